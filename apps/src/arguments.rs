@@ -31,7 +31,7 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
     })
 }
 
-/// Lets `-1` be a value, so that it is refused as one, and not as an option that nobody meant.
+/// Lets `-1` be a value, so that it is refused as one, and not as an option that was not meant.
 fn with_negative_values(command: clap::Command) -> clap::Command {
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),

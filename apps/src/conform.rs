@@ -1,5 +1,5 @@
-//! `stag conform`: whether a peer, whoever wrote it, keeps the rules of RPC-over-RDMA: of version 1, of reliable reply, and of version 2
-//! with rtrext.
+//! `stag conform`: whether any peer keeps the rules of RPC-over-RDMA: of version 1, of reliable reply, and of version 2 with
+//! rtrext.
 //!
 //! | module | subject |
 //! |---|---|

@@ -154,9 +154,7 @@ fn check(source: &Place, target: &Place, found: &Found, options: CopyOptions) ->
             return Err(CommandFailure::run(format_args!("{source}: is a folder; -r copies it")));
         }
         Kind::Folder if lies_in(target, source) => {
-            return Err(CommandFailure::run(format_args!(
-                "{target}: lies in {source}, which is to be copied"
-            )));
+            return Err(CommandFailure::run(format_args!("{target}: lies in {source}, the folder to copy")));
         }
         _ => {}
     }

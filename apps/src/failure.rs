@@ -20,7 +20,7 @@ pub enum CommandFailure {
     Told,
     /// All is said already, and it is more than warnings: status 3 (`stag doctor`).
     ToldErrors,
-    /// Nobody reads our output any more (`stag ls … | head`): status 0, in silence.
+    /// The reader of our output is gone (`stag ls … | head`): status 0, in silence.
     OutputClosed,
 }
 
@@ -58,7 +58,7 @@ impl CommandFailure {
         }
     }
 
-    /// Whether it is more than that nobody reads our output: what a server goes on without.
+    /// Turns a closed output into success: a server goes on without it.
     pub fn unless_output_closed(result: Result<(), CommandFailure>) -> Result<(), CommandFailure> {
         match result {
             Err(CommandFailure::OutputClosed) => Ok(()),
@@ -109,7 +109,7 @@ impl fmt::Display for CommandFailure {
     }
 }
 
-/// Folds white space, so that the text is one line whoever wrote it.
+/// Folds white space, so that any text is one line.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")

@@ -1,5 +1,4 @@
-//! Flags that only some fabrics have a use for. One that is given where none of them is used is refused: whoever
-//! gives it believes that it does something.
+//! Flags that only some fabrics use. A flag that no chosen fabric uses is an error: its user expects an effect.
 
 use crate::failure::CommandFailure;
 
@@ -57,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_nobody_uses_is_named_with_who_does_and_the_repair() {
+    fn an_unused_flag_is_named_with_the_fabrics_that_use_it_and_the_repair() {
         for (used, chosen_by, expected) in [
             (
                 &["shm", "tcp", "tcp"][..],

@@ -11,7 +11,7 @@ use crate::failure::CommandFailure;
 /// Lets a file that would be larger than `ulimit -f` fail with an error (EFBIG), which is answered or reported, where the
 /// system would end the program by a signal.
 pub fn survive_file_size_limit() -> Result<(), CommandFailure> {
-    // Nobody looks at the flag; a handler is all that it takes. (A program that this one starts does not inherit it.)
+    // The flag is not read; a handler is all that it takes. (A program that this one starts does not inherit it.)
     let flag = Arc::new(AtomicBool::new(false));
     let registered = signal_hook::flag::register(SIGXFSZ, flag);
     registered.map(drop).map_err(|error| CommandFailure::run(format_args!("a handler for SIGXFSZ: {error}")))

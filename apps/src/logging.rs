@@ -1,5 +1,5 @@
-//! The log, on standard error: what happens that nobody asked for. `STAG_LOG` sets what is told
-//! (`STAG_LOG=info`, `STAG_LOG=stag_rpc=debug`).
+//! The log, on standard error: unrequested events. `STAG_LOG` sets what is told (`STAG_LOG=info`,
+//! `STAG_LOG=stag_rpc=debug`).
 
 use std::env;
 use std::io::{self, IsTerminal};
@@ -34,7 +34,7 @@ pub fn start() -> Result<(), CommandFailure> {
     Ok(())
 }
 
-/// A file or a pipe gets none, nor does whoever said so (no-color.org).
+/// A file or a pipe gets no colours, nor does a user who opted out (no-color.org).
 fn wants_colours() -> bool {
     io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

@@ -53,7 +53,7 @@ impl Output {
         self.out.write_all(bytes).map_err(|error| CommandFailure::output(&error))
     }
 
-    /// Sends off what is buffered, so that whoever waits for a line gets it.
+    /// Sends off what is buffered, so that a reader that waits for a line gets it.
     pub fn flush(&mut self) -> Result<(), CommandFailure> {
         self.out.flush().map_err(|error| CommandFailure::output(&error))
     }

@@ -108,7 +108,7 @@ fn try_congestion_control(name: &str) -> Result<(), String> {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/{file}")).unwrap_or_default();
         text.split_whitespace().collect::<Vec<_>>().join(", ")
     };
-    // Where there are no sockets there are other problems, and whoever needs one will say so.
+    // A failure to make a socket is reported where one is needed.
     let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, None) else { return Ok(()) };
     match set_tcp_congestion(&socket, name).map_err(|error| std::io::Error::from(error).kind()) {
         Ok(()) => Ok(()),
@@ -152,7 +152,7 @@ impl<'de> Deserialize<'de> for ShmAllow {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Poll {
-    /// Polls on: the lowest latency, and a core that nobody else can use.
+    /// Polls on: the lowest latency, and a core that no other program can use.
     Busy,
     /// Polls for a moment, then sleeps until there is work.
     #[default]
@@ -240,7 +240,7 @@ impl From<ReplyMemory> for ReplyMode {
     }
 }
 
-/// Whether something is to be.
+/// Whether a feature is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Switch {

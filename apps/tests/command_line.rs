@@ -194,7 +194,7 @@ fn descriptors_are_counted_at_start() {
     }
 }
 
-/// Whoever gives a flag believes that it does something.
+/// A flag without effect would mislead its user.
 #[test]
 fn a_flag_of_another_fabric_is_refused_with_the_fabric_that_uses_it() {
     let place = std::env::temp_dir();
@@ -285,14 +285,14 @@ fn a_flag_that_one_of_several_places_uses_is_taken() {
 
 /// `.invalid` is in no domain name system (RFC 6761 section 6.4).
 #[test]
-fn a_host_that_nobody_knows_comes_with_the_command_that_checks_it() {
-    let repair = "`getent hosts nobody.invalid` shows whether this machine knows the name";
+fn an_unknown_host_comes_with_the_command_that_checks_it() {
+    let repair = "`getent hosts absent.invalid` shows whether this machine knows the name";
     let serve = ["--export", "mem:/data", "--memory", "64M", "--listen"];
     for (program, arguments) in [
-        (STAG, vec!["ping", "iwarp://nobody.invalid"]),
-        (STAGD, [&serve[..], &["iwarp://nobody.invalid"]].concat()),
-        (STAGD, [&serve[..], &["tcp://nobody.invalid:7"]].concat()),
-        (STAGD, [&serve[..], &["tcp://nobody.invalid:7", "--check"]].concat()),
+        (STAG, vec!["ping", "iwarp://absent.invalid"]),
+        (STAGD, [&serve[..], &["iwarp://absent.invalid"]].concat()),
+        (STAGD, [&serve[..], &["tcp://absent.invalid:7"]].concat()),
+        (STAGD, [&serve[..], &["tcp://absent.invalid:7", "--check"]].concat()),
     ] {
         let output = run(program, &arguments);
         let complaint = text(&output.stderr);
@@ -486,7 +486,7 @@ fn each_option_refuses_nonsense_in_words() {
     ];
     let served = ["--check", "--export", "mem:/data", "--memory", "32M", "--listen", "shm://nonsense"];
     let mut cases: Vec<(&str, Vec<&str>)> = vec![(STAGD, served.to_vec())];
-    // To nobody: none of these gets as far as a Call.
+    // None of these gets as far as a Call.
     for command in ["ping", "perf", "ls", "put", "hugepages setup", "doctor", "dump", "demo"] {
         let arguments: Vec<&str> = match command {
             "perf" => vec!["perf", "null", "shm://nonsense"],

@@ -58,7 +58,7 @@ fn forward(mut from: TcpStream, mut to: TcpStream, delay: Duration) {
     });
 }
 
-/// Against a server that is far away, files do not wait for each other, and nobody burns a core meanwhile.
+/// Against a server that is far away, files do not wait for each other, and the wait burns no core.
 #[test]
 fn files_are_copied_side_by_side() {
     let (server, folder) = (Server::with_data_over_iwarp(), Folder::new("side-by-side"));

@@ -169,7 +169,7 @@ impl Client {
         })
     }
 
-    /// Tries to change what is there. Why it failed, if it did.
+    /// Tries to change the file. Why it failed, if it did.
     fn overwrite(&mut self, file: &[u8]) -> Option<Status> {
         let data = Data(Item::Inline(b"ALICE"));
         let stable = Stable::FileSync;
@@ -222,7 +222,7 @@ fn what_was_acknowledged_survives_a_kill() {
     assert_eq!(client.read(&gone), Err(Status::Stale));
     assert!(client.ask(&GetattrArguments { object: Handle(&root) }, |reply| reply.is_ok()));
     assert_ne!(client.write(&stable, b"STABLE", Stable::DataSync), verifier);
-    // Another secret, and nobody's handles are good.
+    // With another secret, no handle is good.
     drop(client);
     drop(server);
     fs::remove_file(Path::new(&state).join("handle-key")).unwrap();
@@ -233,7 +233,7 @@ fn what_was_acknowledged_survives_a_kill() {
 }
 
 /// The key is kept for the directories, and seals the handles of all exports: those of files in memory still end with the
-/// run, and whatever the order of the exports is, nobody's handle leads to another's file.
+/// run, and in whatever order the exports are, a handle never leads to another file.
 #[test]
 fn handles_never_lead_to_something_else_after_a_restart() {
     let (folder, data, state) = folders("reordered");

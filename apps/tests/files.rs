@@ -149,7 +149,7 @@ fn walk(server: Server) {
     stag_ok(&["cp", &at("data/copy"), folder.join("copy").to_str().unwrap()]);
     assert_eq!(fs::read(folder.join("copy")).unwrap(), b"hello\n");
     assert!(stag_fails(&["cp", &at("data/a"), &at("data/b")]).contains("is a folder; -r copies it"));
-    assert!(stag_fails(&["cp", "-r", &at("data/a"), &at("data/a/b")]).contains("which is to be copied"));
+    assert!(stag_fails(&["cp", "-r", &at("data/a"), &at("data/a/b")]).contains("the folder to copy"));
 
     // mv to a name, and into a folder.
     let fileid = |path: &str| stag_json(&["stat", &server.at(path)])[0]["fileid"].as_u64();
@@ -159,7 +159,7 @@ fn walk(server: Server) {
     assert_eq!(fileid("data/x/y/moved"), before);
     assert!(stag_fails(&["stat", &at("data/copy")]).contains("no such file"));
 
-    // df counts what is there.
+    // df counts the files.
     let used = || {
         let space = &stag_json(&["df", &server.at("data")])[0];
         space["bytes_total"].as_u64().unwrap() - space["bytes_free"].as_u64().unwrap()
@@ -227,7 +227,7 @@ fn what_cannot_be_done_is_said_on_one_line() {
             "no space left in this export (`stag df` shows it); raise its size= or the server's --memory",
         ),
         (vec!["put", "/no/such", &server.at("data")], "/no/such: no such file"),
-        (vec!["ping", "shm://nobody-listens-there"], "no server listens there; start one: stagd --export"),
+        (vec!["ping", "shm://absent-server"], "no server listens there; start one: stagd --export"),
     ] {
         let complaint = stag_fails(&arguments);
         assert!(complaint.contains(part), "{part:?} is not in {complaint:?}");

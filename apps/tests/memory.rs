@@ -44,8 +44,8 @@ fn price(server: &Server, names: &[&str]) -> u64 {
     names.iter().map(of).sum()
 }
 
-/// What a server takes for itself after its start, whoever its clients are: buffers of the fabric, pages of its stacks and of
-/// its allocator.
+/// What a server takes for itself after its start, independent of its clients: buffers of the fabric, pages of its stacks and
+/// of its allocator.
 const OWN: u64 = 512 << 10;
 
 /// The heap has grown by no more than the prices of these say.

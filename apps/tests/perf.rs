@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use common::{Server, stag, stag_fails, stag_json, stag_ok};
 
-/// A run as short as it can be. Tests run beside each other, so nobody may keep a core for itself.
+/// A run as short as it can be. Tests run beside each other, so none may keep a core for itself.
 const SHORT: [&str; 6] = ["--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
-/// `arguments` of a short run: of so many Calls, however long a busy machine takes for them, if they do not say how many.
+/// `arguments` of a short run: of a few Calls, however long a busy machine takes for them, if they do not say how many.
 fn short<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     let count: &[&str] = if arguments.contains(&"-n") { &[] } else { &["-n", "500"] };
     [arguments, count, &SHORT].concat()
@@ -92,7 +92,7 @@ fn replies_come_by_the_mode_that_is_asked_for() {
     for (arguments, part) in [
         (&["read", "--reply-mode", "chunk"][..], "--reply-mode: it goes with reply"),
         (&["reply", "--placement", "send"], "reply: it measures version 1"),
-        (&["reply", "shm://nobody"], "reply is a program of stag perf's own server"),
+        (&["reply", "shm://absent"], "reply is a program of stag perf's own server"),
     ] {
         let output = stag(&[&["perf"], arguments].concat());
         let complaint = String::from_utf8(output.stderr).unwrap();
@@ -209,8 +209,8 @@ fn a_server_that_runs_is_measured_and_left_as_it_was() {
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
 
-    let nobody = format!("shm://{}", common::unique("nobody"));
-    stag_fails(&short(&["perf", "null", &nobody]));
+    let absent = format!("shm://{}", common::unique("absent"));
+    stag_fails(&short(&["perf", "null", &absent]));
 }
 
 #[test]
@@ -274,8 +274,8 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "--fabric", "tcp"], "--fabric: \"tcp\" is not possible; use one of: shm, iwarp, verbs"),
         (&["null", "--require", "p98<1us"], "\"p98\" is no metric; use one of: p50"),
         (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),
-        (&["echo", "shm://nobody"], "echo is a program of stag perf's own server"),
-        (&["read", "shm://nobody"], "name an export, as in shm://nobody/data"),
+        (&["echo", "shm://absent"], "echo is a program of stag perf's own server"),
+        (&["read", "shm://absent"], "name an export, as in shm://absent/data"),
         (&["frob"], "use one of: null, read, write, getattr, echo"),
     ];
     for (arguments, part) in cases {

@@ -386,7 +386,7 @@ fn a_repeated_call_is_executed_once_wherever_it_comes_in() {
                 answered += 1;
             }
             results(&made, |results| value::<CreateReply<'_>>(results).map(drop).unwrap());
-            // What is removed stays removed, whoever says so twice.
+            // What is removed stays removed, even if another client repeats it.
             let object = RemoveArguments { object: place(&root, &name) };
             again.send(xid + 500, (nfs3::PROGRAM, 3, remove), &object);
             let removed = again.receive();

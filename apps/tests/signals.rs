@@ -16,7 +16,7 @@ use serde_json::Value;
 #[test]
 fn each_signal_that_asks_for_an_end_is_a_graceful_stop() {
     for signal in [libc::SIGHUP, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT] {
-        // Whoever runs the tests under nohup has HUP ignored.
+        // Under nohup, the tests have HUP ignored.
         let mut server = Server::start_with(&["--export", "mem:/data,root_squash=no"], |command| {
             on_hangup(command, libc::SIG_DFL);
         });

@@ -70,7 +70,7 @@ impl Dump {
             if out.json() { Box::new(json::Json::default()) } else { Box::new(text::Text::default()) };
         let mut analyzer = Analyzer::new(Options::default());
         let mut shown = Ok(());
-        // What is there is shown, even if the file ends too early.
+        // The frames up to there are shown, even if the file ends too early.
         let ended = loop {
             let frame = match capture.next_frame() {
                 Ok(Some(frame)) => frame,

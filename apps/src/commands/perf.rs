@@ -5,7 +5,7 @@
 //! | `plan` | the flags checked, and every gap filled |
 //! | `numbers` | times and counts, as the flags take them |
 //! | `requirement` | `--require 'p99<20us'` |
-//! | `paired` | `--paired`: a client and a server by turns on each core |
+//! | `paired` | `--paired`: a client and a server on each core, taking turns |
 //! | `notes` | what spoils the figures, said once |
 //! | `report` | what is said, to people and to programs |
 
@@ -63,7 +63,7 @@ pub struct Perf {
     /// Of a round: 50ms, 2s [default: 500ms]
     #[arg(short = 't', long, value_name = "TIME")]
     duration: Option<Span>,
-    /// End a round after so many Calls
+    /// End a round after this number of Calls
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<Number>,
     /// Before each round
@@ -72,7 +72,7 @@ pub struct Perf {
     /// Rounds, for the median
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
-    /// A client and a server by turns on each core
+    /// A client and a server on each core, taking turns
     #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"])]
     paired: bool,
     /// With --paired: files on disk there, too

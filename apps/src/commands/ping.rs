@@ -33,7 +33,7 @@ struct Pinged {
     credits_granted: u32,
 }
 
-/// Up to so many Calls are shown one by one.
+/// Up to this number, Calls are shown one by one.
 const SHOWN_MAX: u32 = 20;
 
 impl Ping {

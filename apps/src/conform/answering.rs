@@ -15,7 +15,8 @@ use super::served::{HOLD, ServedClient};
 /// Octets of a Call that is handed to the service.
 const CALL_LEN_MAX: u64 = (1 << 20) + (64 << 10);
 
-/// Octets of a Reply that [`ServedClient::reply_to`] can make: any client takes so many.
+/// Octets of the longest Reply that [`ServedClient::reply_to`] makes: every client takes Replies of this
+/// length.
 const SHORT_LEN_MAX: usize = 512;
 
 /// What Calls are answered with.

@@ -11,7 +11,7 @@ use super::served::{GRANT, HOLD, ServedClient};
 /// Replies that this side says it exposes at once.
 const EXPOSED_MAX: u16 = 8;
 
-/// Octets of memory that this side may expose for a Reply whose octets are nobody's.
+/// Octets of memory that this side may expose for a Reply, and that belong to no Reply.
 const DECOY_LEN: usize = 64;
 
 /// A Call on a new connection on which both sides agreed on reliable reply.
@@ -60,7 +60,7 @@ fn told(client: &mut ServedClient, xid: u32) -> Result<Option<u32>, Stop> {
     Ok(done.invalidated)
 }
 
-/// So many more Calls are made and answered, and RDMA_DONE came once for `xid`.
+/// Three more Calls are made and answered, and RDMA_DONE came once for `xid`.
 fn goes_on_once(client: &mut ServedClient, xid: u32) -> CheckOutcome {
     for _ in 0..3 {
         let next = client.call()?;

@@ -237,7 +237,7 @@ pub static CHECKS: &[Check] = &[
     Check {
         name: "read-exact",
         rules: &["8166-3.4.6-a", "8166-4.4.3-a"],
-        sent: "READ of 2999 octets with a Write chunk of exactly so many in 16 segments",
+        sent: "READ of 2999 octets with a Write chunk of exactly that length in 16 segments",
         expected: "the segments filled, and nothing behind them",
         needs: Files,
         run: |probe| {

@@ -26,7 +26,7 @@ fn null_payload(second: &mut SecondProbe<'_>) -> (u32, Vec<u8>) {
     (null.fixed.xid, null.payload)
 }
 
-/// The first transmission of NULL as a group of `count`, with so many octets of its Payload stream.
+/// The first transmission of NULL as a group of `count`, with `payload_len` octets of its Payload stream.
 fn lead(xid: u32, count: u32, payload: &[u8], payload_len: usize) -> Vec<u8> {
     operation(xid, CALL, kind::REQUEST, request(none(), none(), count, 0, payload_len), payload)
 }
@@ -51,7 +51,7 @@ fn continued<'a>(probe: &'a mut Probe, count: u32) -> Result<SecondProbe<'a>, St
     not_applicable(format!("{} credits granted: too few for a group", second.probe.granted))
 }
 
-/// What comes instead of the second transmission of a group of two is answered with this XMTERR, and served where it is a Call.
+/// The replacement of the second transmission of a group of two is answered with this XMTERR, and served where it is a Call.
 fn broken_by(
     probe: &mut Probe,
     which: u32,
@@ -103,7 +103,7 @@ fn data(probe: &mut Probe, len: usize) -> Vec<u8> {
     (0..len).map(|index| (index as u32).wrapping_mul(29).wrapping_add(seed) as u8).collect()
 }
 
-/// WRITE of so many octets in targets from `offset` of the first one.
+/// WRITE of `len` octets in targets from `offset` of the first one.
 fn write_placed(probe: &mut Probe, len: usize, offset: u32) -> CheckOutcome {
     let mut second = SecondProbe::extended(probe, REQUESTS)?;
     let targets = second.targets()?;

@@ -24,7 +24,7 @@ fn is_plain_reply(seen: &SeenMessage, xid: u32) -> CheckOutcome {
     ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
     ensure(seen.reads().is_empty(), || "a Read list".to_owned())?;
     ensure(seen.writes().is_empty() && seen.reply_chunk().is_none(), || {
-        "chunks that nobody offered".to_owned()
+        "chunks that were not offered".to_owned()
     })?;
     Ok(format!("{seen}, {} octets", seen.len))
 }
@@ -500,7 +500,7 @@ pub static CHECKS: &[Check] = &[
     Check {
         name: "program-unknown",
         rules: &["8166-6.3-b", "8166-6-a"],
-        sent: "NULL of a program that nobody serves",
+        sent: "NULL of an unknown program",
         expected: "an RPC refusal",
         needs: Null,
         run: |probe| {

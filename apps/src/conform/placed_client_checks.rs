@@ -48,7 +48,7 @@ fn second_call(
     not_applicable(format!("none of {CALLS_MAX} Calls {what}"))
 }
 
-/// So many Calls of this kind come and are answered, and nothing on the way breaks a rule.
+/// `count` Calls of this kind come and are answered, and nothing on the way breaks a rule.
 fn calls_that(
     client: &mut ServedClient,
     count: usize,
@@ -118,7 +118,8 @@ const DATA_CALLS: u32 = 16;
 /// Calls that are answered in search of data.
 const CALLS_MAX: usize = 200;
 
-/// A Call whose results go in targets, with so many Receives for further transmissions at least, and the right Reply.
+/// A Call whose results go in targets, with at least `receives` Receives for further transmissions, and the right
+/// Reply.
 fn directed(client: &mut ServedClient, receives: u32) -> Result<(SeenMessage, PlacedReply), Stop> {
     for _ in 0..CALLS_MAX {
         let call = second_call(client, "wanted data in targets", |client, call| {

@@ -11,7 +11,7 @@ use super::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
 use super::raw::{PeerEvent, RawPeer};
 use crate::seed::random_seed;
 
-/// How long nothing may come before it counts as silence. It is no limit that the peer has to keep: what comes later is missed.
+/// How long silence lasts until it counts as such. It is no limit that the peer has to keep: later messages are missed.
 const QUIET: Duration = Duration::from_millis(50);
 
 /// For how long an answer may keep a connection from its end.

@@ -1,4 +1,4 @@
-//! One end of a connection below every protocol: sends the octets it is given, and shows what comes.
+//! One end of a connection below every protocol: sends the octets it is given, and shows those that arrive.
 //!
 //! No engine is involved, so both roles can send what no correct peer sends.
 
@@ -37,7 +37,7 @@ const PAYLOAD_LEN: usize = 4 << 20;
 /// Octets of a unit of that memory.
 const PAGE_LEN: usize = 4096;
 
-/// Value of every octet of exposed memory that nobody has written.
+/// Value of every octet of exposed memory that was not written.
 pub const UNWRITTEN: u8 = 0xe5;
 
 /// How long the end of a connection may take.
@@ -362,7 +362,7 @@ impl<P: Provider> RawPeer for RawEnd<P> {
     fn accept(&mut self, private_data: &[u8], wait: Duration) -> Result<(), String> {
         self.disconnect();
         let Some((request, _)) = self.request.take() else {
-            return Err("nobody has asked for a connection".to_owned());
+            return Err("no client has asked for a connection".to_owned());
         };
         let queue_pair = self.provider.prepare(request, CAPACITY).map_err(|error| error.to_string())?;
         self.begin(queue_pair);

@@ -86,7 +86,7 @@ pub fn run(run: &RequesterRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
         }
         report.note(text, &outcome)?;
         if dead == DEAD_MAX {
-            return Err(CommandFailure::run(format_args!("{}: the peer serves nobody any more", run.url)));
+            return Err(CommandFailure::run(format_args!("{}: the peer answers no Call any more", run.url)));
         }
     }
     probe.disconnect();

@@ -58,7 +58,8 @@ pub fn run(run: &ResponderRun<'_>, report: &mut ConformReport<'_>) -> Result<(),
             continue;
         }
         let outcome = (check.run)(&mut client);
-        // What failed may have left Calls behind that nobody answers: the next check has a connection of its own.
+        // A failed check may have left Calls behind that stay unanswered: the next check has a connection of its
+        // own.
         if matches!(outcome, Err(Stop::Fail(_))) {
             client.disconnect();
         }

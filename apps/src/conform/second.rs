@@ -342,7 +342,7 @@ pub fn is_plain_reply(seen: &SeenMessage, xid: u32) -> CheckOutcome {
     ensure(outcome(seen.payload()) == RpcOutcome::Success, || seen.to_string())?;
     ensure(seen.fixed.credits > 0, || "a grant of 0".to_owned())?;
     ensure(seen.reads().is_empty() && seen.writes().is_empty() && seen.reply_chunk().is_none(), || {
-        "chunks that nobody offered".to_owned()
+        "chunks that were not offered".to_owned()
     })?;
     Ok(format!("{seen}, {} octets", seen.len))
 }

@@ -178,7 +178,7 @@ fn offence(request: &SeenRequest, parts: &[Transmission<'_>], targets: usize) ->
     })?;
     keep("RTR-5.2-c", request.response_receives < TRANSMISSIONS_MAX, || {
         format!(
-            "{} Receives for further transmissions of the Reply, of which there are {} at most",
+            "{} Receives for further transmissions of the Reply, which has {} at most",
             request.response_receives,
             TRANSMISSIONS_MAX - 1
         )
@@ -217,7 +217,7 @@ pub struct DraftGroup {
     pub payload: Vec<u8>,
     /// The octets of the item in targets.
     pub data: Vec<u8>,
-    /// At most so many octets of the Payload stream in each transmission.
+    /// At most this number of octets of the Payload stream in each transmission.
     pub part_max: usize,
     /// Octets into the first target at which the data begins.
     pub offset: usize,

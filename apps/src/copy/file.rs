@@ -151,7 +151,7 @@ impl Copier {
         is_top: bool,
     ) -> Result<Target<'t>, Halt> {
         let place = into.place.join(name);
-        // Until its owner is the right one, a copy that keeps it is for nobody else.
+        // Until its owner is the right one, only we may read a copy that keeps the owner.
         let mask = if self.options.preserve { 0o700 } else { MODE_MASK };
         let mode = source.found.mode & mask;
         let same = || CommandFailure::run(format_args!("{}: source and target are the same", source.place));

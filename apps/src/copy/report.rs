@@ -133,7 +133,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Of a single file, of so many octets; or of a tree, whose size is not known before.
+    /// Of a single file, of `total` octets; or of a tree, whose size is not known before.
     pub(super) fn new(total: Option<u64>, out: &Output) -> Progress {
         let is_shown = std::io::stderr().is_terminal() && !out.json();
         let (bar, template) = match total {
@@ -149,14 +149,14 @@ impl Progress {
         Progress { bar }
     }
 
-    /// So many octets more.
+    /// This number of octets more.
     pub(super) fn more(&self, octets: u64) {
         if !self.bar.is_hidden() {
             self.bar.inc(octets);
         }
     }
 
-    /// So many files are done.
+    /// This number of files is done.
     pub(super) fn files(&self, files: u64) {
         if !self.bar.is_hidden() {
             self.bar.set_message(count(files, "file"));

@@ -59,7 +59,7 @@ pub(super) struct Folder {
     jobs: Rc<Jobs>,
 }
 
-/// What a folder is to be when it is full.
+/// What happens to a folder when it is full.
 pub(super) enum FolderEnd {
     /// Without permissions that it only had so that it could be filled.
     Mode(u32),
@@ -106,7 +106,7 @@ pub(super) enum Names {
     Remote(RemoteHandle, Listing),
 }
 
-/// What is to be done, the newest first: so a tree is gone through in depth.
+/// The jobs left to do, the newest first: so a tree is gone through in depth.
 pub(super) struct Jobs {
     list: RefCell<Vec<Job>>,
     busy: Cell<usize>,

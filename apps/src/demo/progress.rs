@@ -22,7 +22,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// A step that goes through so many files and octets.
+    /// A step that goes through this number of files and octets.
     #[must_use]
     pub(super) fn new(name: &'static str, files: u64, bytes: u64, out: &Output) -> Progress {
         // Steps that move no data count names.
@@ -62,13 +62,13 @@ impl Progress {
         self.name
     }
 
-    /// One more file, of so many octets; of a large one, the last of them.
+    /// One more file, of `bytes` octets; of a large one, the last of them.
     pub(super) fn file(&mut self, bytes: u64) {
         self.files += 1;
         self.more(bytes);
     }
 
-    /// So many octets of a file that is not done yet.
+    /// This number of octets of a file that is not done yet.
     pub(super) fn more(&mut self, bytes: u64) {
         self.bytes += bytes;
         self.show();

@@ -46,7 +46,7 @@ struct Row {
     max_ns: u64,
 }
 
-/// What is to be told of the connection; taken before it ends.
+/// The figures of a connection; taken before it ends.
 pub(super) struct Connection {
     client: Counters,
     credits_granted: u32,

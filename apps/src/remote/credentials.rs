@@ -16,7 +16,7 @@ pub(crate) fn encode() -> Vec<u8> {
         line.split_whitespace().filter_map(|number| number.parse().ok()).collect()
     };
     // Real, effective, saved, file system: files are made as the effective one.
-    let effective = |name: &str| numbers(name).get(1).copied().unwrap_or(NOBODY);
+    let effective = |name: &str| numbers(name).get(1).copied().unwrap_or(UNKNOWN_USER);
     let mut groups = numbers("Groups:");
     groups.truncate(AuthSys::GIDS_MAX as usize);
     let machine = machine.trim().as_bytes();
@@ -36,5 +36,5 @@ pub(crate) fn encode() -> Vec<u8> {
     bytes
 }
 
-/// Who says nothing of himself.
-const NOBODY: u32 = 65534;
+/// A process whose user is unknown.
+const UNKNOWN_USER: u32 = 65534;

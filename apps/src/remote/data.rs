@@ -52,7 +52,7 @@ const DEPTH: usize = 4;
 /// Data up to this length goes inline: a chunk costs more than the copy.
 pub(super) const INLINE_LEN_MAX: usize = 1024;
 
-/// A part of the caller's buffer that is to be transferred.
+/// A part of the caller's buffer to transfer.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     start: usize,

@@ -65,7 +65,7 @@ pub(super) const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long to poll for an answer before sleep: longer than a server on a core of its own needs.
 pub(super) const SPIN: Duration = PollMode::SPIN;
 
-/// The longest sleep: what wakes nobody, such as the engine's own timers after a signal, is looked at again then.
+/// The longest sleep: events without a wake-up, such as the engine's own timers after a signal, are noticed then.
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// The clock of every connection of this process, so that one sleep can wait for several of them.
@@ -104,7 +104,7 @@ impl<P: Provider> Link<P> {
     ) -> Result<Link<P>, RemoteError> {
         let config = EngineConfig {
             connections_max: 1,
-            // It serves nobody.
+            // It only calls.
             receives_max: 2,
             pull_len_max: if options::get().reliable_reply { PULL_LEN_MAX } else { 0 },
             protocol: options::get().protocol,

@@ -127,7 +127,7 @@ struct MountNull;
 /// GETPORT of the port mapper, for MOUNT.
 struct Getport;
 
-/// Says what is called, and what comes back.
+/// Says what is called, and the type of its results.
 macro_rules! operations {
     ($($type:ident: $program:expr, $version:expr, $procedure:expr, $reply:ty, $len:expr, $encode:expr;)*) => {$(
         impl Encode for $type {

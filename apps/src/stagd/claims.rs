@@ -47,7 +47,7 @@ pub(super) enum Claimed {
     Own(Claim),
     /// Somebody else has it.
     Taken(Holder),
-    /// There is no directory to write it down in: nobody will know.
+    /// There is no directory to write it down in: other processes will not know.
     Unknown,
 }
 
@@ -90,7 +90,7 @@ impl Claims {
         })
     }
 
-    /// Makes a core this process's, if nobody has it.
+    /// Makes a core this process's, if no process has it.
     pub(super) fn claim(&self, core: CoreId) -> Claimed {
         if let Some(holder) = self.holder(core) {
             return Claimed::Taken(holder);
@@ -171,7 +171,9 @@ mod tests {
         let path = std::env::temp_dir().join(format!("stag-claims-{}", std::process::id()));
         let claims = Claims::within(vec![path.clone()]);
         assert_eq!(claims.note(), None);
-        let Claimed::Own(claim) = claims.claim(CoreId(7)) else { panic!("nobody else knows the directory") };
+        let Claimed::Own(claim) = claims.claim(CoreId(7)) else {
+            panic!("no other process knows the directory")
+        };
         drop(claim);
         assert_eq!(fs::metadata(path.join("core-7")).unwrap().len(), 0);
         fs::remove_dir_all(path).unwrap();

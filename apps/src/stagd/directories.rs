@@ -95,7 +95,7 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
     let uid = geteuid();
     if !uid.is_root() {
         warnings.push(format!(
-            "not started by root: in exported directories every client is user {}, whoever it says it is",
+            "not started by root: in exported directories every client is user {}, whatever user it claims to be",
             uid.as_raw()
         ));
     }

@@ -26,31 +26,34 @@ const DEVICE_COMPLETION_LEN: u64 = 256;
 /// The arena is a multiple of this, so that hugepages lose nothing to rounding.
 const ROUNDING: usize = 2 << 20;
 
-/// One object for so many octets of memory: small files run out of space before they run out of objects, nearly.
+/// Octets of memory for each object: small files run out of space before they run out of objects, nearly.
 pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
 
-/// Of the payload pool, one part in so many is for Calls on their way, which files never take; the rest is files'.
+/// One part in this number of the payload pool is for Calls on their way, which files never take; the rest is
+/// files'.
 const TRANSIT_SHARE: usize = 8;
 
 /// As many of the largest transfers have room there at once, at least.
 const TRANSIT_MIN: usize = 3;
 
-/// Of what is for Calls on their way, those over TCP take at most one part in so many for large arguments.
+/// One part in this number of what is for Calls on their way is the most that those over TCP take for large
+/// arguments.
 const STREAM_SHARE: usize = 2;
 
-/// One Reply is kept for retransmissions for so many octets of memory.
+/// Octets of memory for each Reply that is kept for retransmissions.
 const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
 
-/// Locks take at most one part in so many of the budget.
+/// Locks take at most one part in this number of the budget.
 const LOCKS_SHARE: u64 = 64;
 
-/// What is known of the hosts that have locks takes at most one part in so many of the budget.
+/// What is known of the hosts that have locks takes at most one part in this number of the budget.
 const HOSTS_SHARE: u64 = 128;
 
 /// Replies of one connection that are exposed at once, with `--reliable-reply`.
 const EXPOSED_REPLIES: u32 = 8;
 
-/// Receives, and as many Sends, take at most one part in so many of the budget, as far as that leaves enough of them.
+/// Receives, and as many Sends, take at most one part in this number of the budget, as far as that leaves enough of
+/// them.
 const RECEIVES_SHARE: u64 = 8;
 
 /// Receives for each connection, on average, as far as the budget has them.
@@ -149,7 +152,8 @@ impl Pages<'_> {
         }
         let usual = (self.count / TRANSIT_SHARE / cores).max(self.transit_min);
         let reactor = |kept: &usize| {
-            // A pool leaves one page in so many to Calls on their way, whoever sets the others aside.
+            // A pool leaves one page in `TRANSIT_SHARE` to Calls on their way, in whatever reactor the others
+            // are set aside.
             let transit = usual.max(kept.div_ceil(TRANSIT_SHARE - 1));
             ReactorMemory { pages: kept + transit, transit_len: transit * PAGE_LEN }
         };
@@ -246,7 +250,7 @@ impl Plan {
         if settings.fabric != Some(FabricName::Iwarp) {
             return Plan::speaking(ProtocolChoice::One, settings);
         }
-        // Version 2 takes more Receives. Whoever has little memory is better off without it than without a server.
+        // Version 2 takes more Receives. With little memory, a server without it is better than none.
         Plan::speaking(ProtocolChoice::Auto, settings).or_else(|_| {
             let note = format!(
                 "version 1 of RPC-over-RDMA only: --memory {} is too little for the Receives of version 2",
@@ -295,7 +299,7 @@ impl Plan {
         self.reactors.iter().map(|reactor| reactor.transit_len / PAGE_LEN).sum()
     }
 
-    /// Cuts the budget, with lists of the pieces of so many pages for transit.
+    /// Cuts the budget, with lists of the pieces of `listed` pages for transit.
     fn with_lists(
         protocol: ProtocolChoice,
         settings: &Settings,
@@ -478,7 +482,7 @@ impl Plan {
     }
 }
 
-/// Calls that may be under way from one of so many reactors to another: the usual number, as far as lanes for them are not too
+/// Calls that may be under way from one of `cores` reactors to another: the usual number, as far as lanes for them are not too
 /// large.
 fn carried_max(cores: usize) -> usize {
     let mut calls = CARRIED_CALLS_MAX;

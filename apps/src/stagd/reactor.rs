@@ -85,7 +85,7 @@ impl<P: Served> ServedReactor<'_, P> {
                     let snapshot = Snapshot::take(&self.engine, &self.locking, now);
                     if let Err(TrySendError::Full(_)) = self.printer.try_send((self.id, snapshot)) {
                         tracing::warn!(
-                            "counters are not printed: nobody reads those that were asked for before"
+                            "counters are not printed: those that were asked for before were not read yet"
                         );
                     }
                 }

@@ -171,7 +171,7 @@ impl<P: Served> Shared<'_, P> {
         let announcement = match id.index() {
             0 => {
                 let (places, programs) = listen(&mut engine, settings, &mut notes)?;
-                // Nobody else sets it.
+                // It is set only here.
                 let _ = self.programs.set(programs);
                 let got = report::Got {
                     pages: arena.page_size().to_string(),

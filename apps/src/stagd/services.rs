@@ -37,7 +37,7 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// For a server of `settings`, on so many cores.
+    /// For a server of `settings`, on all its cores.
     pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
         let recovered = match &settings.state_dir {
             Some(directory) => Recovered::from_directory(directory).map_err(|error| {
@@ -75,7 +75,7 @@ impl Common {
         };
         let out = TcpCallOut::new(CallOutConfig::default());
         let locking = Locking::new(config, recovered, Box::new(out));
-        // One that is alone has nobody to tell.
+        // A reactor that is alone has no others to tell.
         let locking = if plan.reactors.len() > 1 { locking.linked(link) } else { locking };
         Rc::new(RefCell::new(locking))
     }

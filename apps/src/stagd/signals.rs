@@ -88,14 +88,14 @@ fn is_ignored(signal: i32) -> bool {
     mask & (1 << (signal - 1)) != 0
 }
 
-/// Prints counters, in a thread of its own: the reactors do not wait for whoever reads them.
+/// Prints counters, in a thread of its own: the reactors do not wait for a slow reader.
 pub(super) struct Printer {
     sender: SyncSender<(ReactorId, Snapshot)>,
     thread: JoinHandle<()>,
 }
 
 impl Printer {
-    /// Starts the thread, which prints the counters of so many reactors together.
+    /// Starts the thread, which prints the counters of the reactors on these cores together.
     pub(super) fn start(json: bool, cores: Vec<CoreId>) -> Result<Printer, CommandFailure> {
         let (sender, receiver) = mpsc::sync_channel::<(ReactorId, Snapshot)>(REQUESTS_MAX * cores.len());
         let thread = thread::Builder::new().name("counters".to_owned());

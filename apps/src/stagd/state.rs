@@ -88,7 +88,7 @@ pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, CommandFailu
     }
 }
 
-/// Writes the secret down, for nobody else to read, as a whole or not at all.
+/// Writes the secret down, readable only for us, as a whole or not at all.
 fn keep(folder: &Path, file: &Path, secret: &[u8]) -> std::io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     let draft = folder.join(format!("{FILE}.{}", std::process::id()));

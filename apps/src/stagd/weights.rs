@@ -17,7 +17,7 @@ pub struct ClientWeight {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WeightedClients {
-    /// Addresses that begin with so many bits of this one.
+    /// Addresses that begin with this number of bits of this one.
     Network(IpAddr, u8),
     User(u32),
 }

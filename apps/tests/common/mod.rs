@@ -41,8 +41,8 @@ impl Drop for Folder {
 /// The URL at which a [`Server`] listens on a port that the kernel chooses for it.
 pub(crate) const ANY_IWARP_PORT: &str = "iwarp://127.0.0.1:0";
 
-/// The URL of a port of this machine that nobody listens on, for who has to know it before a server starts. Others say
-/// [`ANY_IWARP_PORT`]: this one may be somebody's by then.
+/// The URL of a free port of this machine, for tests that have to know it before a server starts. Others say
+/// [`ANY_IWARP_PORT`]: this one may be taken by then.
 pub(crate) fn free_iwarp_url() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -88,7 +88,7 @@ impl Server {
     fn launch(url: &str, arguments: &[&str], adjust: impl FnOnce(&mut Command)) -> Server {
         let url = url.to_owned();
         let mut command = Command::new(STAGD);
-        // Tests run beside each other: nobody may keep a core for itself.
+        // Tests run beside each other: none may keep a core for itself.
         command.args(["--json", "--listen", &url]);
         for default in [["--memory", "64M"], ["--poll", "adaptive"]] {
             if !arguments.contains(&default[0]) {

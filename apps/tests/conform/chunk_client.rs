@@ -62,7 +62,7 @@ fn call<P: Provider>(mut provider: P, address: &str, stopped: &AtomicBool) {
     let mut is_ready = false;
     while !stopped.load(Ordering::Relaxed) {
         if connection.is_none() {
-            // Nobody listens yet, or not any more.
+            // There is no listener yet, or not any more.
             connection = engine.connect(address).ok();
         }
         if engine.poll(clock.now()) == 0 {

@@ -66,7 +66,7 @@ fn serve(url: &str, client: &[&str], only: &[&str]) -> Results {
     serve_all(url, &[client.iter().map(|word| (*word).to_owned()).collect()], only)
 }
 
-/// As [`serve`], with clients that run these commands by turns.
+/// As [`serve`], with clients that run these commands in rotation.
 fn serve_all(url: &str, clients: &[Vec<String>], only: &[&str]) -> Results {
     let run = begin(url, only);
     let (ended, is_ended) = std::sync::mpsc::channel::<()>();

@@ -87,7 +87,7 @@ pub(crate) enum Flaw {
     AlsoInline,
     /// A Read chunk with padding does not fit.
     PaddingRefused,
-    /// After a failed transfer nobody is served any more.
+    /// After a failed transfer no client is served any more.
     DiesOfHandle,
     /// A client's Calls are of version 2.
     CallVersion,

@@ -36,7 +36,7 @@ const FOLDERS: [(&str, &str); 13] = [
     ("apps/tests", "shm, iwarp"),
 ];
 
-/// Lists of rules with who keeps each, or why nobody does.
+/// Lists of rules with the keeper of each, or the reason why it has none.
 const LISTS: [&str; 2] = ["engine/proto/tests/rules.txt", "engine/fabric/tests/iwarp/rules.txt"];
 
 fn root() -> PathBuf {

@@ -155,7 +155,7 @@ fn what_cannot_begin_is_said_with_status_2() {
     fs::write(&list, "nonsense: why\n").unwrap();
     let list = list.to_str().unwrap();
     for (arguments, part) in [
-        (vec!["shm://nobody-listens-here"], "no server listens there"),
+        (vec!["shm://absent-server"], "no server listens there"),
         (vec![&server.url, "--export", "/nowhere"], "is in no export"),
         (vec![&server.url, "--export", "data"], "a path begins with /"),
         (vec![&server.url, "--only", "nonsense"], "there is no such check"),
@@ -177,7 +177,7 @@ fn a_deviation_that_is_gone_is_a_failure() {
     let server = Server::with_data();
     let folder = Folder::new("conform");
     let list = folder.join("list");
-    fs::write(&list, "# of nobody\n\nproc-5: 8166-4.5.2-a: it was so\n").unwrap();
+    fs::write(&list, "# a comment\n\nproc-5: 8166-4.5.2-a: it was so\n").unwrap();
     let always = fs::read_to_string(&list).unwrap();
     let output = stag(&["conform", &server.url, "--only", "proc-5", "--expect", list.to_str().unwrap()]);
     let said = String::from_utf8(output.stdout).unwrap();

@@ -36,7 +36,7 @@ pub struct Diagnosis {
     pub state: State,
     /// What was found, in words.
     pub found: String,
-    /// The command that repairs it. None only if nothing is to be repaired.
+    /// The command that repairs it. None only if there is nothing to repair.
     pub repair: Option<String>,
 }
 

@@ -10,7 +10,7 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time};
 
-/// Of what as many cores would ideally gain, the least that memcpy gains on cores that nobody else uses.
+/// Of what as many cores would ideally gain, the least that memcpy gains on otherwise idle cores.
 const COPY_GAIN_MIN: f64 = 0.7;
 
 /// The object of `--json`. A figure is `median`, `min`, `max`, and `count` of rounds.
@@ -35,7 +35,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
     let cores: Vec<String> = plan.cores.iter().map(usize::to_string).collect();
     let size = scenario.operation.has_size().then_some(scenario.size);
     let of = size.map_or_else(String::new, |size| format!(" of {}", Size(size as u64)));
-    out.line(format_args!("cores      {}, on each a client and its server by turns", cores.join(",")))?;
+    out.line(format_args!("cores      {}, on each a client and its server, taking turns", cores.join(",")))?;
     out.line(format_args!(
         "load       {}{of}, depth {} of each client; {} rounds of {}",
         plan.operation(),

@@ -43,7 +43,7 @@ const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
 /// With `--count` alone, the time that a round may take.
 const COUNT_TIME_MAX: Duration = Duration::from_secs(3600);
 
-/// What is to be done.
+/// The measurements to make.
 pub(super) struct Plan {
     /// One for each size.
     pub(super) scenarios: Vec<Scenario>,
@@ -256,7 +256,7 @@ fn size_max(operation: MeasuredOperation) -> u64 {
     }
 }
 
-/// What is to be known of bbr, if it is what TCP uses: it paces even the loopback.
+/// A warning about bbr, if it is what TCP uses: it paces even the loopback.
 fn congestion_note(chosen: Option<CongestionControl>) -> Option<String> {
     let name = match chosen {
         Some(chosen) => chosen.to_string(),
