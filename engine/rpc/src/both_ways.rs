@@ -117,8 +117,8 @@ impl Connection {
         }
     }
 
-    /// Says which half a message is for, of a connection that ends or has both halves. `None`: nobody takes it, and its Receive is
-    /// dealt with.
+    /// Says which half a message is for, of a connection that ends or has both halves. `None`: neither takes it, and its Receive
+    /// is dealt with.
     #[inline(never)]
     pub(crate) fn direct<P: Provider>(
         &mut self,

@@ -31,7 +31,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn flush(&mut self) -> usize {
         let mut count = 0;
         let mut touched = self.core.ready.take_touched(&mut self.connections);
-        // Another one first in each pass: whoever waits for memory finds some before the others do.
+        // Another one first in each pass, so that each connection in turn is the first to get free memory.
         let first = self.core.pass as usize % touched.len().max(1);
         let (rest, first) = touched.split_at(first);
         for &index in first.iter().chain(rest) {
@@ -107,7 +107,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[cold]
     fn relieve(&mut self, pressure: Pressure) {
         let mut idlest = (0, 0);
-        // Whoever holds memory has a Call in process.
+        // A connection that holds memory has a Call in process.
         for at in 0..self.core.ready.awake.len() {
             let index = self.core.ready.awake[at] as usize;
             let Some(Some(found)) = self.connections.get_mut(index) else { continue };

@@ -251,7 +251,7 @@ impl EngineConfig {
     }
 
     /// Octets of heap that lists of pieces take beside that at most, where `pages` of the payload memory are for Calls on their
-    /// way: those of Calls and Replies whose data lies in so many pieces, and those of Replies in pieces of a store's memory, if
+    /// way: those of Calls and Replies whose data lies in many pieces, and those of Replies in pieces of a store's memory, if
     /// its service keeps to [`Reply::pieces_room`](crate::Reply::pieces_room).
     #[must_use]
     pub fn lists_len(&self, pages: usize) -> usize {

@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     /// When a graceful stop began.
     stopping: Option<Duration>,
     closing: bool,
-    /// It ends, or has both halves: what comes is not simply for the server half.
+    /// True while the connection is ending or has both halves; messages then need routing between the halves.
     pub(crate) is_special: bool,
     pub(crate) listed: Listed,
 }
@@ -193,7 +193,7 @@ impl Connection {
         }
     }
 
-    /// Whether nobody will see the answer to a Call; or it comes too late, and there would be no end of it.
+    /// Whether the answer to a Call will not be seen; or it comes too late, and there would be no end of it.
     pub(crate) fn is_deaf(&self, now: Duration) -> bool {
         self.closing || self.stopping.is_some_and(|since| now >= since + LINGER)
     }
@@ -319,8 +319,8 @@ impl Connection {
         self.session.as_ref().map_or(self.id, |session| session.name)
     }
 
-    /// A client's connection is gone, with all that was posted and exposed: its Calls wait, if there is to be another one. `false`:
-    /// there is not.
+    /// A client's connection is gone, with all that was posted and exposed: its Calls wait, if there will be another one.
+    /// `false`: there will not.
     pub(crate) fn await_another<P: Provider>(&mut self, core: &mut Core<P>) -> bool {
         let asks_for_version_2 = self.is_probing();
         let (Some(session), Some(calling)) = (self.session.as_deref_mut(), self.calling.as_mut()) else {

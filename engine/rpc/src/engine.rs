@@ -227,7 +227,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         })
     }
 
-    /// Listens at `address` (a URL's part after `scheme://`) and serves whoever connects.
+    /// Listens at `address` (a URL's part after `scheme://`) and serves the clients that connect.
     ///
     /// # Errors
     ///
@@ -236,8 +236,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.provider.listen(address)
     }
 
-    /// Listens at `address` (`HOST:PORT`) for RPC over TCP, and serves whoever connects. Returns the address that
-    /// it got: with port 0, the system chooses one.
+    /// Listens at `address` (`HOST:PORT`) for RPC over TCP, and serves the clients that connect. Returns the
+    /// address that it got: with port 0, the system chooses one.
     ///
     /// # Errors
     ///
@@ -493,7 +493,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             Event::Established { queue_pair, private_data, peer } => {
                 let settings = self.settings();
                 let Some(found) = find(&mut self.connections, queue_pair) else {
-                    debug_assert!(false, "{queue_pair} is established, but nobody asked for it");
+                    debug_assert!(false, "{queue_pair} is established, but was not asked for");
                     return;
                 };
                 self.core.ready.touch(found);
@@ -572,7 +572,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// Looks a few times more: an idle look is much cheaper than a pass, and they make the time from a message's arrival to its
     /// handling shorter.
-    // Not inline, as each of these: a pass that needs none of it would pay for it all the same.
+    // Not inline, as each of these: it would slow down a pass that needs none of it.
     #[inline(never)]
     fn look_again(&mut self) -> usize {
         for _ in 0..IDLE_LOOKS {
@@ -608,7 +608,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         self.core.ready.wake(found);
         match completion.completed {
-            // By reference, because hardly any message has it: it is long to move.
+            // By reference: hardly any message has it, and it is large to move.
             Completed::Receive { buf, invalidated, ref mut exposed } => {
                 if completion.result.is_err() {
                     // Flushed: the buffer goes back to its pool.
@@ -685,7 +685,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if self.core.ready.is_due() {
             events += self.flush();
         }
-        debug_assert!(self.is_listed(), "something waits, and nobody would look after it");
+        debug_assert!(self.is_listed(), "something waits, and is on no list");
         while let Some(stranger) = self.core.provider.take_stranger() {
             self.place_stranger(stranger);
         }

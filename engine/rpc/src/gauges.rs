@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(sums, [(2, 20), (1, 60)]);
         assert!(clients.iter().all(|client| (client.share - 1.0).abs() < 1e-9), "{clients:?}");
         assert_eq!(credit_fairness(&clients), Some(1.0));
-        assert_eq!(credit_fairness(&clients[..1]), None, "nobody to be fair to");
+        assert_eq!(credit_fairness(&clients[..1]), None, "there is no other to be fair to");
     }
 
     #[test]

@@ -158,7 +158,8 @@ impl<P: Provider> Membership<P> {
                 let now = placed.now;
                 placed.placement.ended(&peer, reactor.index(), now);
             }
-            // There is room for the end of each connection. When reactor 0 is gone, nobody is placed any more.
+            // There is room for the end of each connection. When reactor 0 is gone, no connection is placed
+            // any more.
             None => _ = self.senders[0].send(News::Ended(reactor, peer)),
         }
     }
@@ -189,9 +190,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// may say that a Call is executed at another reactor ([`Service::home`](crate::Service::home)). Before the first connection. All
     /// engines of a group have the same services, in the same order.
     ///
-    /// `member` is what the [`ReactorGroup`](stag_runtime::ReactorGroup) hands to the one who makes the engine; `None` where nobody sleeps, as in
-    /// simulations. Where a service carries Calls, what lies in the payload pool of one engine is sent by the others: so the provider of each
-    /// has the arenas of all registered. Which reactor a pool belongs to, [`Memory::owned_by`](crate::Memory::owned_by) says.
+    /// `member` is what the [`ReactorGroup`](stag_runtime::ReactorGroup) hands to the function that makes the engine; `None`
+    /// where no reactor sleeps, as in simulations. Where a service carries Calls, what lies in the payload pool of one engine is
+    /// sent by the others: so the provider of each has the arenas of all registered. Which reactor a pool belongs to,
+    /// [`Memory::owned_by`](crate::Memory::owned_by) says.
     ///
     /// # Panics
     ///

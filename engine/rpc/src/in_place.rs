@@ -60,7 +60,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
 
-    // Code of its own: an engine that is alone would pay for it.
+    // Code of its own: it would slow down an engine that is alone.
     #[inline(never)]
     fn look_in_group(&mut self) -> usize {
         let Engine { core, services, connections, completions, .. } = self;
@@ -292,7 +292,7 @@ struct ShownCall<'a> {
 }
 
 /// A Call that is executed where it arrived.
-// By value, so that it is nowhere in memory: it is long to write down.
+// Passed by value: keeps the fields in registers.
 pub(crate) struct Execution<'c, 'a> {
     pub(crate) run: &'c Run<'a>,
     pub(crate) origin: &'c Origin<'c>,
@@ -356,7 +356,7 @@ impl Serving {
         Taken::Answered { credits, len }
     }
 
-    // Not inline: a NULL Call, and the loop over the messages of a connection, would pay for it.
+    // Not inline: it would slow down NULL, and the loop over the messages of a connection.
     #[inline(never)]
     fn answer_procedure<S: Services, const IS_MEMBER: bool>(
         &mut self,
@@ -370,7 +370,7 @@ impl Serving {
             return Taken::No;
         }
         let routed = route(services, Reader::new(stream));
-        // By reference: it is long to move.
+        // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         // What may have chunks takes memory, and the duplicate request cache is for the general way.
         let procedure = run.procedure;
@@ -430,7 +430,7 @@ impl Serving {
         let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let reader = Reader::with_reduced(stream, reduced.as_slice());
         let routed = route(services, reader);
-        // By reference: it is long to move.
+        // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
@@ -456,7 +456,7 @@ impl Serving {
             let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
                 return Taken::No;
             };
-            // Filled where it is, as it is long to move.
+            // Filled in place: it is large to move.
             let placed = data.insert(Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 });
             placed.pieces.push(buf);
             held = pages;
@@ -490,8 +490,8 @@ impl Serving {
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
     }
 
-    /// As [`Serving::execute`], of a Call with data, for which so many pages are counted until it is answered. One without has none,
-    /// and `None`.
+    /// As [`Serving::execute`], of a Call with data, for which the pages are counted until it is answered. A Call without data
+    /// has none, and `None`.
     #[inline(always)]
     pub(crate) fn execute_with<S: Services>(
         &mut self,
@@ -518,8 +518,8 @@ impl Serving {
         is_done
     }
 
-    /// Whether nothing comes before a Call that requests so many credits: Calls or Replies that wait, Receives that are to be
-    /// posted. A handler may need a buffer after all.
+    /// Whether a Call that requests this number of credits may begin now: no Calls or Replies wait, and no Receives are due
+    /// to be posted. A handler may need a buffer after all.
     #[inline(always)]
     pub(crate) fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
         self.may_answer_in_place(state, requested) && !state.is_short()

@@ -92,8 +92,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// From now on `place` says for each connection that comes in where it is served. It is asked once for each, with who it is.
     ///
-    /// Whoever calls this has to call [`Engine::take_released`] after each pass until it gives nothing: meanwhile the engine does not
-    /// let its reactor sleep. At most 1024 connections of a kind wait; more are served here, as are those for a number that is not in
+    /// The caller has to call [`Engine::take_released`] after each pass until it gives nothing: meanwhile the engine does not let
+    /// its reactor sleep. At most 1024 connections of a kind wait; more are served here, as are those for a number that is not in
     /// `destinations`.
     pub fn set_placement(
         &mut self,
@@ -105,7 +105,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.doorkeeper = Some(Doorkeeper { place: Box::new(place), streams: VecDeque::new(), engines });
     }
 
-    /// The next connection that is to be carried to another engine, and that engine's number.
+    /// The next connection to hand over to another engine, and that engine's number.
     pub fn take_released(&mut self) -> Option<(usize, Newcomer<P::Handover>)> {
         if let Some((number, peer, handover, private_data)) = self.released.pop_front() {
             return Some((number, Newcomer { peer, kind: NewcomerKind::Request { handover, private_data } }));
@@ -137,7 +137,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// A request to connect came in: keeps it, or lets it go to where it belongs.
     pub(crate) fn place_request(&mut self, request: ConnectRequestId, peer: Peer, private_data: Vec<u8>) {
         if self.core.doorkeeper.is_none() {
-            // The first pass of a group: the others have joined, and nobody has looked yet.
+            // The first pass of a group: the others have joined, and it was not noticed yet.
             self.attend();
         }
         let place = self.core.doorkeeper.as_mut().map_or(ServedAt::Here, |keeper| (keeper.place)(&peer));
@@ -147,7 +147,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         {
             match self.core.provider.release(request, to) {
                 Some(handover) => self.released.push_back((number, peer, handover, private_data)),
-                // It is gone, and who asked knows.
+                // It is gone, and the client knows.
                 None => {
                     if let Some(departures) = &mut self.core.departures {
                         departures.push((Some(number), peer));

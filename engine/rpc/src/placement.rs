@@ -49,7 +49,7 @@ pub struct ConnectionPlacement {
 }
 
 impl ConnectionPlacement {
-    /// For so many engines, of which each takes at most `connections_max` connections.
+    /// For this number of engines, of which each takes at most `connections_max` connections.
     #[must_use]
     pub fn new(engines: usize, connections_max: u32) -> ConnectionPlacement {
         ConnectionPlacement {
@@ -243,8 +243,8 @@ mod tests {
     }
 
     proptest! {
-        /// Of engines that are equally busy, none has two connections more than another while connections only come, whoever
-        /// they are of.
+        /// Of engines that are equally busy, none has two connections more than another while connections only come,
+        /// whatever clients they are of.
         #[test]
         fn equal_engines_have_equal_shares(
             engines in 1_usize..9,
@@ -259,8 +259,8 @@ mod tests {
             }
         }
 
-        /// A client's home stays where it is while it comes and goes, and whoever comes alone is placed there; what is counted is
-        /// what is there.
+        /// A client's home stays where it is while it comes and goes, and a client without other connections is placed there; the
+        /// counts are those of the open connections.
         #[test]
         fn homes_stay(steps in prop::collection::vec((0_u32..6, any::<bool>(), 0_u64..100), 0..300)) {
             let mut placement = ConnectionPlacement::new(4, 1000);

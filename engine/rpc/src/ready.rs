@@ -80,7 +80,7 @@ impl ReadyLists {
         }
     }
 
-    /// Makes room for so many connections.
+    /// Makes room for this number of connections.
     pub(crate) fn reserve(&mut self, connections: usize) {
         for list in [&mut self.touched, &mut self.awake] {
             list.reserve(connections.saturating_sub(list.len()));

@@ -98,7 +98,8 @@ pub(crate) struct EngineState {
     pub(crate) doorkeeper: Option<Doorkeeper>,
     /// Connections to look at.
     pub(crate) ready: ReadyLists,
-    /// Clients whose connections are gone, and who was to serve them if that was another reactor; `None`: nobody asks.
+    /// Clients whose connections are gone, and who was to serve them if that was another reactor; `None`: it is not
+    /// asked for.
     pub(crate) departures: Option<Vec<(Option<usize>, Peer)>>,
     /// Of the Call that is answered in place.
     pub(crate) draft_in_place: Box<Draft>,

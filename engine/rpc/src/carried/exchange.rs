@@ -62,7 +62,7 @@ impl Carrier {
         }
     }
 
-    /// Takes what belongs to a record that came: a Payload stream, if it is attached, then so many pieces of memory, which
+    /// Takes what belongs to a record that came: a Payload stream, if it is attached, then `count` pieces of memory, which
     /// are in `pieces` afterwards.
     #[inline]
     pub(super) fn unload(&mut self, from: ReactorId, is_attached: bool, count: usize) -> Option<Box<[u8]>> {
@@ -126,7 +126,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Before the first connection. All engines of a group have the same services, in the same order. Connections stay where they
     /// come in; [`Engine::join_group`] spreads them too.
     ///
-    /// `member` is who wakes the others; `None` where nobody sleeps. What is in the payload pool of one engine may be sent by
+    /// `member` wakes the others; `None` where no reactor sleeps. What is in the payload pool of one engine may be sent by
     /// each other one, so the provider of each has the arenas of all registered; the pool says whose it is
     /// ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
     pub fn join(&mut self, lanes: CallLanes, member: Option<GroupMember>) {
@@ -333,7 +333,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Engine { core, connections, streams, .. } = self;
         match reply.ending {
             Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
-            // If the connection is gone, so is whoever would want it.
+            // If the connection is gone, the Reply is not needed any more.
             _ => {
                 _ = late::answer(core, connections, streams, reply.token, |out| {
                     out.carried(reply, payload, &mut pieces)
@@ -376,11 +376,11 @@ fn stream_of(cargo: Vec<Attachment>) -> Option<Box<[u8]>> {
 /// Data that was placed at another reactor, as it was there.
 pub(super) fn as_buf(piece: Shared) -> Option<Buf> {
     let found = piece.into_buf();
-    debug_assert!(found.is_ok(), "what was placed is lent whole, and nobody else has it");
+    debug_assert!(found.is_ok(), "what was placed is lent whole, and has no other user");
     found.ok()
 }
 
-/// A carried Call that is to be answered.
+/// A carried Call that waits for its answer.
 pub(super) struct Answering<'a> {
     pub(super) from: ReactorId,
     /// Names it where its connection is.

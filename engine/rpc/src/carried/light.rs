@@ -2,9 +2,9 @@
 //! one result at most.
 //!
 //! Most carried Calls are such. The entry copies the Payload stream from where it arrived into the lane, and leaves the Receive
-//! posted; the home lets the handler write the results into the lane; the entry copies these to where they leave. So nobody takes a
-//! message buffer, a draft or a completion. A record says first which it is, and is laid out as any other
-//! (`record.rs`): each end takes the general way with one that it cannot take this way.
+//! posted; the home lets the handler write the results into the lane; the entry copies these to where they leave. So neither
+//! takes a message buffer, a draft or a completion. A record says first which it is, and is laid out as any other (`record.rs`):
+//! each end takes the general way with one that it cannot take this way.
 
 use stag_fabric::Peer;
 use stag_memory::{Loan, Shared};
@@ -26,9 +26,9 @@ const LIGHT_STREAM_MAX: usize = LaneRecord::LEN_MAX - CALL_HEAD_LEN - PEER_LEN_M
 /// The chunk of a Call, as the lane carries it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CarriedChunk {
-    /// A Write chunk of so many octets.
+    /// A Write chunk of this number of octets.
     Write(u32),
-    /// Data that belongs there in the Payload stream, of so many octets. Its memory goes beside the record.
+    /// Data that belongs there in the Payload stream, of `len` octets. Its memory goes beside the record.
     Read { position: u32, len: u32 },
 }
 
@@ -124,7 +124,8 @@ impl SingleReply<'_> {
 }
 
 impl Carrier {
-    /// Whether another Call with a Payload stream of so many octets may go the short way now: not as many as may be are under way.
+    /// Whether another Call with a Payload stream of `stream_len` octets may go the short way now: fewer than the most are under
+    /// way.
     #[inline(always)]
     pub(crate) fn may_send_light(&self, to: ReactorId, stream_len: usize) -> bool {
         let is_free = |found: &Neighbour| found.under_way < self.calls_max && found.backlog.is_empty();
@@ -207,7 +208,7 @@ pub(super) fn attach(attachments: &mut Lanes<Attachment>, to: ReactorId, piece: 
     assert!(is_attached, "a lane has no room for what belongs to its records");
 }
 
-/// Sends a Reply whose payload of so many octets begins at [`SHORT_HEAD_LEN`] in its record.
+/// Sends a Reply whose payload of `len` octets begins at [`SHORT_HEAD_LEN`] in its record.
 #[inline(always)]
 pub(super) fn send_short(mut record: VacantRecord<'_>, token: &Token, is_service: bool, len: usize) {
     let mut encoder = Encoder { octets: record.buffer(), at: 0 };
@@ -217,8 +218,8 @@ pub(super) fn send_short(mut record: VacantRecord<'_>, token: &Token, is_service
     record.commit(SHORT_HEAD_LEN + len);
 }
 
-/// Sends the Reply of a draft whose payload begins at [`REPLY_HEAD_LEN`] in its record. The only result is a piece of so many
-/// octets, which goes beside it.
+/// Sends the Reply of a draft whose payload begins at [`REPLY_HEAD_LEN`] in its record. The only result is a piece of
+/// `piece_len` octets, which goes beside it.
 #[inline(always)]
 pub(super) fn send_single(mut record: VacantRecord<'_>, token: &Token, draft: &Draft, piece_len: usize) {
     let mut encoder = Encoder { octets: record.buffer(), at: 0 };

@@ -19,7 +19,7 @@
 //!
 //! # Lanes
 //!
-//! Between each two reactors there is a lane in each direction ([`stag_runtime::lane`]), which nobody else uses: no locks,
+//! Between each two reactors there is a lane in each direction ([`stag_runtime::lane`]), which only these two use: no locks,
 //! and no counts that are shared. A lane holds as many Calls and as many Replies as may be under way; a reactor counts those
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
@@ -220,7 +220,7 @@ pub(crate) enum Homes {
 }
 
 impl Homes {
-    /// The home of a client; `None`: nobody placed its connection.
+    /// The home of a client; `None`: its connection was not placed.
     fn find(&self, peer: Option<&Peer>) -> Option<ReactorId> {
         match self {
             Homes::Told(homes) => homes.get(&address(peer?)).map(|(home, _)| *home),
@@ -246,7 +246,7 @@ pub(crate) struct Carrier {
     pieces: Vec<Shared>,
     /// By number.
     neighbours: Vec<Neighbour>,
-    /// Who wakes the others; `None` where nobody sleeps, as in simulations.
+    /// Wakes the others; `None` where no reactor sleeps, as in simulations.
     member: Option<GroupMember>,
     homes: Homes,
     /// Other reactors' Calls that are answered later, by their slots in tokens.
@@ -378,7 +378,7 @@ impl Carrier {
     /// executed, so that their reactors do not wait for that, and at its end, as doorbells are.
     #[inline(never)]
     pub(crate) fn publish(&mut self) {
-        // Attachments first: whoever sees a record finds what belongs to it.
+        // Attachments first: the reader that sees a record finds what belongs to it.
         let mut reached = self.attachments.publish();
         reached.insert_all(self.records.publish());
         while let Some(units) = self.stuck.take().or_else(|| self.borrowed.next_return()) {

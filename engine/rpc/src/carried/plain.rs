@@ -26,7 +26,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             return false;
         }
         let routed = route(services, Reader::new(call.stream));
-        // By reference: it is long to move.
+        // By reference: it is large to move.
         let Route::Run(run) = &routed else { return false };
         // What may have chunks takes memory, which is counted.
         if run.procedure.has_eligible_items() {

@@ -26,7 +26,7 @@ pub(crate) struct CarriedRoom {
     pub(crate) reply_chunk_len: u32,
     /// It came over a byte stream, which has no chunks.
     pub(crate) is_stream: bool,
-    /// Its client has left so many Replies in many pieces untaken that its results are to be in few.
+    /// Its client has left too many Replies in many pieces untaken, so its results should be in few.
     pub(crate) wants_few_pieces: bool,
     /// Octets that each Write chunk holds. Those that cannot be used are left out, with all behind them.
     pub(crate) write_chunks: ArrayVec<u64, WRITE_CHUNKS_MAX>,
@@ -51,7 +51,7 @@ pub(super) struct CarriedCall {
 /// Where octets are that belong to a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// In the record, from there, so many.
+    /// In the record, `len` octets from `at`.
     Record { at: usize, len: usize },
     /// In the attachment.
     Attached,
@@ -150,7 +150,7 @@ pub(super) const REPLY_HEAD_LEN: usize = 48;
 /// Octets of an item in a Reply's record.
 pub(super) const ITEM_LEN: usize = 8;
 
-/// Octets of payload that a Reply's record holds, with so many items.
+/// Octets of payload that a Reply's record holds, with `items` items.
 const fn payload_room(items: usize) -> usize {
     LaneRecord::LEN_MAX - REPLY_HEAD_LEN - items * ITEM_LEN
 }
@@ -307,7 +307,8 @@ fn decode_local(decoder: &mut Decoder<'_>, flags: u8) -> Option<IpAddr> {
 }
 
 impl CarriedCall {
-    /// Writes a Call, which came from a peer and to an address of this machine. Its Payload stream is copied if there is room for it; `false`: it is to be attached.
+    /// Writes a Call, which came from a peer and to an address of this machine. Its Payload stream is copied if there is room for
+    /// it; `false`: the caller must attach it.
     pub(super) fn encode(
         record: &mut LaneRecord,
         token: &Token,
@@ -399,7 +400,7 @@ impl CarriedReply {
         }
     }
 
-    /// Writes a Reply. Its payload is copied if there is room for it; `false`: it is to be attached.
+    /// Writes a Reply. Its payload is copied if there is room for it; `false`: the caller must attach it.
     pub(super) fn encode(&self, record: &mut LaneRecord, payload: &[u8]) -> bool {
         let is_inside = payload.len() <= payload_room(self.items.len());
         let payload = if is_inside { payload } else { &[] };

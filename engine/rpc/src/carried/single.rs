@@ -42,10 +42,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let reader = Reader::with_reduced(call.stream, reduced.as_slice());
         let Engine { core, services, .. } = self;
         let routed = route(services, reader);
-        // By reference: it is long to move.
+        // By reference: it is large to move.
         let Route::Run(run) = &routed else { return false };
         let Some(carrier) = core.state.carrier.as_deref_mut() else { return false };
-        // Where it is filled, as it is long to move.
+        // Filled in place: it is large to move.
         let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
         if let CarriedChunk::Read { len, .. } = chunk {
             data.len = len;

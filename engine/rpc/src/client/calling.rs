@@ -179,7 +179,7 @@ impl Calling {
         }
     }
 
-    /// Octets of heap of its tables, for so many reverse credits.
+    /// Octets of heap of its tables, for `reverse_credits` reverse credits.
     pub(crate) fn reverse_footprint(reverse_credits: u32) -> usize {
         let slots = reverse_credits * 2;
         Requester::short_footprint(slots) + slots as usize * size_of::<Slot>()
@@ -423,8 +423,8 @@ impl Calling {
         "its Send invalidated a handle that it must not (8797-X-2)"
     }
 
-    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`ExposedMemory::Exposed`]: it is not over, and
-    /// is to be settled.
+    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`ExposedMemory::Exposed`]: it is not over,
+    /// and the caller settles it.
     #[inline(always)]
     pub(crate) fn complete_short(
         &mut self,
@@ -513,8 +513,8 @@ impl Calling {
         handle: Handle,
         exposed: Exposed,
     ) {
-        // By handle, not by slot: at the end of a connection handles come back that nobody fenced.
-        // None: the peer's Send invalidated it, and brought the memory back, while its fence was under way.
+        // By handle, not by slot: at the end of a connection handles come back that were not fenced. None:
+        // the peer's Send invalidated it, and brought the memory back, while its fence was under way.
         let Some(index) = self.slots.iter().position(|slot| slot.exposes(handle.0)) else { return };
         let slot = &mut self.slots[index];
         self.exposed -= slot.take_back(Some(handle), Some(exposed));

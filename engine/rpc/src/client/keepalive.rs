@@ -10,8 +10,8 @@ use crate::client::{Chunks, Credentials, ReplyMode, Request};
 use crate::state::Core;
 
 impl Calling {
-    /// Asks whether the server is there, if it is time. `true`: it cannot be asked, because it answered none of the
-    /// Calls that hold the credits, and nobody waits for them any more; the server is gone.
+    /// Asks whether the server is there, if it is time. `true`: the server answered no Call on any credit, although
+    /// those Calls were abandoned, so no probe can be sent: treat it as gone.
     pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
         let Some(policy) = self.policy.keep_alive else { return false };
         if self.is_busy() {
@@ -48,7 +48,7 @@ impl Calling {
         self.requester.window().in_flight() > 0
     }
 
-    /// When the server is to be asked, if nothing comes before.
+    /// When to probe the server, if no message comes before.
     pub(crate) fn keep_alive_due(&self) -> Option<Duration> {
         let policy = self.policy.keep_alive.filter(|_| !self.probing)?;
         let silent_since = match self.is_busy() {

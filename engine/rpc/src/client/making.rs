@@ -253,8 +253,8 @@ impl Calling {
         self.post_single(core, making, (memory, length), chunks, (&again, encode))
     }
 
-    /// As [`Calling::make_single`], by a message in a buffer. `memory`, of so many octets, is put back to `chunks` if the Call is
-    /// another.
+    /// As [`Calling::make_single`], by a message in a buffer. `memory`, of this number of octets, is put back to `chunks` if the
+    /// Call is another.
     #[inline(never)]
     fn post_single<P: Provider>(
         &mut self,
@@ -498,7 +498,7 @@ impl Calling {
     }
 
     /// As [`Calling::keep`], of a Call without a long message.
-    // Not inline: a client that does not connect again would pay for it.
+    // Not inline: it would slow down a client that does not connect again.
     #[inline(never)]
     pub(crate) fn keep_apart(
         &mut self,

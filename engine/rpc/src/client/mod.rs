@@ -50,9 +50,9 @@ pub struct Request<'a> {
     pub user: u64,
     /// Time after which the Call is given up, from the engine's last pass on: poll it first, if that is long ago.
     pub timeout: Duration,
-    /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not
-    /// fit inline, a Reply chunk of this size is provided (8267-D-1), of [`LONG_REPLY_LEN_MAX`](crate::LONG_REPLY_LEN_MAX) at
-    /// most; but see [`Request::reply_mode`]. `u32::MAX`: nobody knows.
+    /// Largest possible results, in octets, **without** what goes to Write chunks. When they might not fit inline, a Reply
+    /// chunk of this size is provided (8267-D-1), of [`LONG_REPLY_LEN_MAX`](crate::LONG_REPLY_LEN_MAX) at most; but see
+    /// [`Request::reply_mode`]. `u32::MAX`: unknown.
     pub results_len_max: u32,
     /// Who provides the memory of a Reply that does not fit inline.
     pub reply_mode: ReplyMode,

@@ -50,7 +50,7 @@ enum Progress {
     /// The Read found no room in the send queue.
     Ready(Buf),
     Reading,
-    /// The RDMA_DONE is to be sent; the Call, if it is not over, fails.
+    /// The RDMA_DONE is not sent yet; the Call, if it is not over, fails.
     Telling,
 }
 
@@ -123,7 +123,8 @@ impl Calling {
         self.pulls_waiting = 0;
     }
 
-    /// Whether a Call that wants this, and whose Reply has so many octets at most, offers no Reply chunk for it.
+    /// Whether a Call that wants this, and whose Reply has `len_max` octets at most, offers no Reply chunk for
+    /// it.
     pub(crate) fn relies_on_pull(&self, mode: ReplyMode, len_max: u32) -> bool {
         self.pulls.is_some()
             && match mode {

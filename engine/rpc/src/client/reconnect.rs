@@ -28,7 +28,7 @@ pub struct Backoff {
     /// When this has passed since the connection ended, it is given up, and its Calls end.
     pub give_up_after: Duration,
     /// A server that is still executing a Call drops the same Call when it comes again (5531-e): its answer goes where
-    /// the first came from, to a connection that is no more. So when a Call that was sent again is not answered for so
+    /// the first came from, to a connection that is gone. So when a Call that was sent again is not answered for this
     /// long, the connection is ended, and the Call sent once more; twice as long each time.
     pub resend_after: Duration,
 }
@@ -82,7 +82,7 @@ pub(crate) struct Session {
     pub(crate) name: ConnectionId,
     pub(crate) address: Box<str>,
     pub(crate) policy: ClientPolicy,
-    /// When the connection ended that is to be made again.
+    /// When the connection was lost, until another one is made.
     pub(crate) lost: Option<Duration>,
     /// Its user ended it: there is no other attempt.
     pub(crate) ended: bool,

@@ -238,7 +238,7 @@ impl Calling {
             form = self.plan(&shape);
         }
         let Ok(form) = form else {
-            // The server came back with a smaller inline threshold. Whether the Call was executed nobody knows.
+            // The server came back with a smaller inline threshold. Whether the Call was executed is unknown.
             self.cancel(core, id, call, CallError::ConnectionLost);
             return true;
         };

@@ -77,7 +77,7 @@ pub(crate) struct Written {
 pub(crate) enum Ending {
     /// A Reply, inline: where its Payload starts in the message.
     Inline(u32),
-    /// A Reply in the Reply chunk, of so many octets.
+    /// A Reply in the Reply chunk, of this number of octets.
     Long(u32),
     /// No Reply.
     Failed(CallError),

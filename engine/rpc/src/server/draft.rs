@@ -27,7 +27,7 @@ pub(crate) enum Verdict {
     TooLong,
     /// The arguments used chunks as the binding does not allow: ERR_CHUNK.
     BadChunks,
-    /// The encoder gave other octets than it announced: so many, and so many. SYSTEM_ERR.
+    /// The encoder gave other octets than it announced: announced, and given. SYSTEM_ERR.
     BadSum(u32, u64),
 }
 
@@ -180,7 +180,7 @@ impl Draft {
         }
     }
 
-    /// Whether its Send is to be signaled: what it holds is counted until then, or we are stopping.
+    /// Whether its Send must be signaled: what it holds is counted until then, or we are stopping.
     #[inline]
     pub(crate) fn is_signaled(&self, is_stopping: bool) -> bool {
         is_stopping || self.pages > 0

@@ -9,10 +9,10 @@
 //!
 //! # Bounds
 //!
-//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps what it may have
-//! unanswered, twice its credits, as long as there are so many entries for each caller. WRITEs have entries of their own,
-//! so that the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
-//! version 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
+//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps what it may have unanswered,
+//! twice its credits, as long as there are that many entries for each caller. WRITEs have entries of their own, so that
+//! the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS version
+//! 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
 //!
 //! A retransmission of a Call that is still being executed is dropped if it comes over the same connection: its Reply is
 //! on its way there. Over another one it waits for the Reply ([`Duplicates::wait`]), since the first connection may be
@@ -38,7 +38,7 @@ const DIGEST_LEN_MAX: usize = 320;
 /// Octets at each end of a Call's data that its digest is made of.
 const DATA_END_LEN: usize = 64;
 
-/// Entries for WRITEs: one for so many of the others.
+/// Entries for WRITEs: one for this number of the others.
 const UNTIMELY_SHARE: usize = 4;
 
 /// Calls of connections that are gone, whose answers are still to come: at most.
@@ -75,7 +75,7 @@ pub(crate) struct Asked<'a> {
 pub(crate) enum Known {
     /// Nothing, and nothing will be.
     Nothing,
-    /// Nothing yet: its Reply is to be kept here.
+    /// Nothing yet: its Reply will be kept here.
     New(EntryId),
     /// It is being executed for the same connection, where its Reply will be sent.
     Running,
@@ -109,7 +109,7 @@ const fn untimely(entries: usize) -> usize {
 
 impl Duplicates {
     pub(crate) fn new(entries: u32) -> Duplicates {
-        // So that nobody who does not see our memory can make digests collide.
+        // So that a peer, which does not see our memory, cannot make digests collide.
         let random = RandomState::new();
         let seed = [random.hash_one(1), random.hash_one(2) | 1];
         Duplicates {
@@ -182,7 +182,7 @@ impl Duplicates {
         }
     }
 
-    /// A Call was not executed, or nobody may be told that it was.
+    /// A Call was not executed, or must count as not executed.
     #[cold]
     pub(crate) fn forget(&mut self, id: EntryId) {
         self.has_news = true;
@@ -201,7 +201,7 @@ impl Duplicates {
         }
     }
 
-    /// Whether the Reply to a Call whose connection is gone is still wanted: it is to be kept there.
+    /// Whether the Reply to a Call whose connection is gone is still wanted: it is kept there then.
     #[cold]
     pub(crate) fn take_orphan(&mut self, token: &Token) -> Option<EntryId> {
         let place = self.orphans.iter().position(|(orphan, _)| orphan == token)?;
@@ -209,7 +209,7 @@ impl Duplicates {
     }
 
     /// Lets a Call that came again wait for the answer to the first. `false`: it has come over this connection before,
-    /// or too many wait; it is to be dropped.
+    /// or too many wait; the caller drops it.
     #[cold]
     pub(crate) fn wait(&mut self, token: Token, id: EntryId, statistics: &mut Statistics) -> bool {
         let waits = |(other, entry): &(Token, EntryId)| *entry == id && other.connection == token.connection;
@@ -270,7 +270,7 @@ pub(crate) fn address(peer: &Peer) -> u128 {
             IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
             IpAddr::V6(ip) => ip.to_bits(),
         },
-        // In a range of addresses that nobody has (RFC 6666).
+        // In a range of addresses that no host has (RFC 6666).
         Peer::Process { pid, uid, gid } => {
             0x0100 << 112 | u128::from(*pid) << 64 | u128::from(*uid) << 32 | u128::from(*gid)
         }

@@ -3,7 +3,7 @@
 //! In this order: a connection that was never of use (it made no Call, or none but NULL and such as were refused), one that
 //! is idle for long, one that is idle now, one with a Call under way. Among equals, one of the owner that has most
 //! connections; of those the one that is idle for longest. The last two kinds are only evicted for an owner who has fewer
-//! connections, so nobody can take all there are, and nobody is evicted for one who has as many.
+//! connections, so no owner can take all there are, and none loses one to an owner who has as many.
 //!
 //! An *owner* is a network address (of IPv6 the first 64 bits, of which one host has all), or a user of this machine.
 
@@ -67,7 +67,7 @@ pub(crate) fn victim<'a, Id>(
         *counts.entry(owner(peer)).or_default() += 1;
     }
     let count = |peer| counts.get(&owner(peer)).copied().unwrap_or(0);
-    // Whoever gives one up still has as many as the newcomer has then.
+    // An owner that gives one up still has as many as the newcomer has then.
     let enough = newcomer.map_or(u32::MAX, |peer| count(Some(peer)).saturating_add(1));
     let candidates = connections.filter_map(|(id, peer, usage)| {
         let worth = usage.worth(now)?;
@@ -89,7 +89,7 @@ pub(crate) fn owner(peer: Option<&Peer>) -> u128 {
                 None => ip.to_bits() >> 64 << 64,
             },
         },
-        // In a range of addresses that nobody has (RFC 6666).
+        // In a range of addresses that no host has (RFC 6666).
         Some(Peer::Process { uid, .. }) => 0x0100 << 112 | u128::from(*uid),
     }
 }

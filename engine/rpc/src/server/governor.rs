@@ -1,8 +1,8 @@
 //! The credit governor: how many Calls each client may have in flight.
 //!
-//! A grant is a promise that so many Receives are posted, so what is governed are Receives. A reactor has `receives_max` of
-//! them. Each connection that there may be is sure of its part of one half; the other half is shared. Nothing here is
-//! atomic, nothing looks at all connections, and there is no I/O and no clock of its own.
+//! A grant is a promise that this number of Receives is posted, so Receives are what it governs. A reactor has
+//! `receives_max` of them. Each connection that there may be is sure of its part of one half; the other half is shared.
+//! Nothing here is atomic, nothing looks at all connections, and there is no I/O and no clock of its own.
 //!
 //! - A [`CreditLedger`] is a reactor's: how many Receives are held, by all and by each *client* (a network address, or a
 //!   user of this machine: [`owner`](crate::server::eviction::owner)).
@@ -16,7 +16,7 @@
 //! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
 //!   switches have that share one buffer among their ports), and so on among its connections. `k` clients that want
 //!   all settle at equal parts, without a list of who wants what, and the client that comes next still finds some.
-//!   A client is not charged for the Receives that its idle connections are sure of, because nobody else may have them.
+//!   A client is not charged for the Receives that its idle connections are sure of, because no other client may have them.
 //!
 //! A limit doubles while it is used, up to what is fair. A limit above what is fair falls to it: each Reply then takes one
 //! Receive out of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). What the server does not see of
@@ -30,7 +30,7 @@ use crate::config::{EngineConfig, SPARE_RECEIVES};
 use crate::server::trial::{CreditTrial, RoundResult};
 use crate::state::{FIRST_RECEIVES, receives_sure};
 
-/// The weight of a client that nobody gave another one.
+/// The weight of a client without a configured one.
 pub const CLIENT_WEIGHT_USUAL: u32 = 100;
 
 /// The largest weight of a client.
@@ -39,15 +39,17 @@ pub const CLIENT_WEIGHT_MAX: u32 = 1000;
 /// Most credits that a connection starts with, when there are enough.
 const START_MAX: u32 = 16;
 
-/// Of what is free, a new connection starts with at most one part in so many, beside what it is sure of; and in so many for
-/// each connection that may yet come: a crowd that is idle then leaves more than two thirds to those that are not.
+/// Of what is free, a new connection starts with at most one part in `START_SHARE`, beside what it is sure of; and in
+/// `START_SHARE_EACH` for each connection that may yet come: a crowd that is idle then leaves more than two thirds to those
+/// that are not.
 const START_SHARE: u32 = 64;
 const START_SHARE_EACH: u32 = 16;
 
 /// Calls of a round where the limit is not more.
 const ROUND_MIN: u32 = 64;
 
-/// Calls of a round for each credit, where the limit is small: who has one credit waits for no more than so many Replies.
+/// Calls of a round for each credit, where the limit is small: a connection with one credit waits for at most this number
+/// of Replies.
 const ROUND_EACH: u32 = 4;
 
 /// Of what is free, all connections of a client may hold this multiple, at the usual weight.
@@ -56,10 +58,10 @@ const CLIENT_MULTIPLE: u64 = 4;
 /// Of its client's part, one connection may hold this multiple of what its client leaves.
 const CONNECTION_MULTIPLE: u64 = 16;
 
-/// Of what is shared, one part in so many is left to those who have less than their equal part.
+/// Of what is shared, one part in this number is left to those who have less than their equal part.
 const RESERVE_SHARE: u32 = 16;
 
-/// A weight is counted in so many parts: it is divided among the reactors that its client has connections to.
+/// The parts of a weight, which is divided among the reactors that its client has connections to.
 const PARTS: u32 = 64;
 
 /// How credits are granted.
@@ -77,7 +79,8 @@ pub enum CreditPolicy {
 struct CreditAccount {
     /// Receives, posted or with a Call in process.
     held: u32,
-    /// Of these, what its idle connections are sure of. It is not charged, because nobody else may have it.
+    /// Of these, what its idle connections are sure of. It is not charged, because no other client may have
+    /// it.
     set_aside: u32,
     connections: u32,
     /// Connections at all reactors of the group, as was read last, and where that is counted.
@@ -196,7 +199,7 @@ impl CreditLedger {
         }
     }
 
-    /// The client has so many connections at all reactors.
+    /// The client has `count` connections at all reactors.
     fn set_connections_everywhere(&mut self, client: u32, count: u32) {
         if self.clients[client as usize].connections_everywhere != count {
             self.change(client, |account| account.connections_everywhere = count);
@@ -221,7 +224,7 @@ impl CreditLedger {
         }
     }
 
-    /// Receives that are shared and that nobody holds.
+    /// Receives that are shared and that no connection holds.
     #[inline]
     pub(crate) fn free(&self) -> u32 {
         self.shared.saturating_sub(self.taken)
@@ -243,7 +246,8 @@ impl CreditLedger {
         self.taken
     }
 
-    /// Whether less than half of what is shared is free: whoever does not need its credits lets others have them.
+    /// Whether less than half of what is shared is free: connections give up the credits that they do not need
+    /// then.
     pub(crate) fn is_scarce(&self) -> bool {
         self.free() < self.shared / 2
     }

@@ -127,7 +127,7 @@ impl Model {
         assert_eq!(held, self.ledger.held());
         let granted: u32 = self.links.iter().flatten().map(|link| link.entitled).sum();
         assert!(granted <= held && held <= self.config.receives_max, "{granted} granted, {held} Receives");
-        // Whoever is there, and whoever may yet come, finds the first ones.
+        // Every connection, and every one that may yet come, finds the first ones.
         let open = self.links.iter().flatten().count() as u32;
         let sure: u32 = self.links.iter().flatten().map(|link| link.held.max(self.ledger.sure)).sum();
         let absent = self.config.connections_max - open;
@@ -208,7 +208,7 @@ fn greedy_clients_settle_at_equal_parts() {
         let fairness = jain(parts().map(f64::from));
         let (least, most) = (parts().min(), parts().max());
         assert!(fairness >= 0.99, "{clients} clients, {receives_max}: {fairness}, {least:?} to {most:?}");
-        // What nobody is sure of is in use.
+        // What no connection is sure of is in use.
         assert!(model.ledger.free() * 5 <= model.ledger.shared + 5 * clients, "{} free", model.ledger.free());
     }
 }
@@ -277,7 +277,7 @@ fn an_idle_crowd_leaves_credits_to_the_busy() {
     assert!(least >= Some(64), "{least:?} for each of ten, beside {idle} for an idle crowd");
 }
 
-/// Receives for a crowd of so many connections: four for each, and what is shared by those with use for more.
+/// Receives for a crowd of `count` connections: four for each, and what is shared by those with use for more.
 fn crowd_receives(count: u32) -> u32 {
     4 * count + 2048
 }
@@ -326,7 +326,7 @@ fn who_does_not_use_them_gives_credits_back_when_others_want_them() {
     let before = model.link(first).granted;
     assert_eq!(before, 128, "alone");
     model.links[first].as_mut().expect("it is open").wanted = 1;
-    // Nobody else: it keeps them.
+    // There is no other client: it keeps them.
     for _ in 0..200 {
         model.round_trip(first);
     }

@@ -114,7 +114,7 @@ struct Owner {
     after: u32,
 }
 
-const NOBODY: Owner =
+const NO_OWNER: Owner =
     Owner { address: 0, count: 0, oldest: NONE, newest: NONE, next: NONE, before: NONE, after: NONE };
 
 /// Callers with the same number of entries: who came to it last is the first.
@@ -144,7 +144,7 @@ pub(crate) struct Table {
     free_owner: u32,
     /// By the number of entries; 0 is not used.
     levels: Box<[Level]>,
-    /// The highest level that somebody is on; 0: nobody has an entry.
+    /// The highest level that somebody is on; 0: there is no entry.
     top: u32,
 }
 
@@ -156,7 +156,7 @@ impl Table {
             owner_buckets: buckets.clone(),
             buckets,
             free: NONE,
-            owners: vec![NOBODY; entries].into_boxed_slice(),
+            owners: vec![NO_OWNER; entries].into_boxed_slice(),
             free_owner: NONE,
             levels: vec![EMPTY; entries + 1].into_boxed_slice(),
             top: 0,
@@ -357,7 +357,7 @@ impl Table {
         let owner = &mut self.owners[index as usize];
         self.free_owner = owner.next;
         let next = std::mem::replace(&mut self.owner_buckets[bucket], index);
-        *owner = Owner { address, next, ..NOBODY };
+        *owner = Owner { address, next, ..NO_OWNER };
         index
     }
 
@@ -436,7 +436,7 @@ mod tests {
                     table.entries[index as usize].answer(&[]);
                     if let Some(at) = model.iter().position(|(_, other)| *other == index) {
                         let evicted = model[at].0.caller;
-                        assert_eq!(model.len(), entries, "nobody is evicted while there is room");
+                        assert_eq!(model.len(), entries, "none is evicted while there is room");
                         assert_eq!(Some(count(evicted)), most, "who has most loses one");
                         let oldest = model.iter().position(|(key, _)| key.caller == evicted);
                         assert_eq!(oldest, Some(at), "its oldest");

@@ -43,7 +43,7 @@ pub(crate) struct Pressure {
     pub(crate) owner: Option<u32>,
 }
 
-/// The pressure that is to be relieved first: that which anybody's memory relieves, else the longer one.
+/// The pressure to relieve first: that which memory of any owner relieves, else the longer one.
 pub(crate) fn worse(one: Option<Pressure>, other: Option<Pressure>) -> Option<Pressure> {
     let rank = |pressure: &Pressure| (pressure.owner.is_none(), pressure.time);
     one.into_iter().chain(other).max_by_key(rank)
@@ -257,7 +257,7 @@ impl Pull {
     }
 }
 
-/// Whether a Call's data chunks are worth pulling: a service answers it, and may have so many.
+/// Whether a Call's data chunks are worth pulling: a service answers it, and may have this number of them.
 pub(crate) fn may_pull(routed: &Route<'_>, chunks: usize) -> bool {
     matches!(routed, Route::Run(run) if chunks <= usize::from(run.procedure.eligible_arguments))
 }
@@ -286,7 +286,7 @@ pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &respond
     }
 }
 
-/// There is no memory for what is to be pulled.
+/// There is no memory for the data to pull.
 pub(crate) enum Lack {
     /// Some may come back.
     ForNow,
@@ -294,7 +294,7 @@ pub(crate) enum Lack {
     ForGood,
 }
 
-/// Takes memory for what is to be pulled: for all of it that has none, or for a probe.
+/// Takes memory for the data to pull: for all of it that has none, or for a probe.
 pub(crate) fn place_wanted<P>(
     core: &mut Core<P>,
     share: &mut TransitShare,
@@ -509,7 +509,7 @@ pub(crate) fn post_reads<P: Provider>(
         }
         // Else a handler would see what was in the memory before.
         if parts.iter().map(|part| part.len).sum::<u32>() != incoming.len {
-            return Posted::Faulty("a chunk is not as long as what is to be read of it");
+            return Posted::Faulty("a chunk is not as long as the Read of it");
         }
         let Some(target) = incoming.buf.take() else {
             return Posted::Faulty("a Read has no memory to go to");

@@ -19,7 +19,7 @@ pub(crate) enum Posted {
     Full,
     /// The queue pair takes no more work: the connection is ending.
     Refused,
-    /// What is to be posted is not there: a defect of this engine.
+    /// Something that it should post is missing: a defect of this engine.
     Faulty(&'static str),
 }
 

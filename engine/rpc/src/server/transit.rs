@@ -5,10 +5,10 @@
 //! be possible to take all of it and then do nothing.
 //!
 //! - Each *owner* ([`crate::server::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
-//!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that
-//!   share one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections
-//!   in the same way: one that holds something gets more only while it then holds no more than half of that. Whoever is
-//!   greedy settles at an equal part, and waits alone; one who comes later finds twice as much as each of them has.
+//!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that share
+//!   one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections in the
+//!   same way: one that holds something gets more only while it then holds no more than half of that. A greedy owner settles
+//!   at an equal part, and waits alone; one who comes later finds twice as much as each of them has.
 //! - A peer that has not shown that it answers gets a *probe* first, a few pages. Those of all connections together are
 //!   at most one part in [`PROBES_SHARE`]. So peers that never answer hold next to nothing.
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
@@ -28,10 +28,11 @@ use stag_memory::Pool;
 
 use crate::server::eviction::owner;
 
-/// Of the pages for transit, probes of all connections together take at most one part in so many.
+/// Of the pages for transit, probes of all connections together take at most one part in this number.
 const PROBES_SHARE: usize = 4;
 
-/// Of the pages for transit, peers are asked to fill at most one part in so many at once, beside what windows hold.
+/// Of the pages for transit, peers are asked to fill at most one part in this number at once, beside what windows
+/// hold.
 const ASKED_SHARE: usize = 2;
 
 /// Pages of a probe, and of a window, at most.
@@ -40,7 +41,7 @@ const PROBE_MAX: usize = 16;
 /// Pages that bulk data leaves to others at most.
 const RESERVE_MAX: usize = 128;
 
-/// Of the pages for transit, bulk data leaves one part in so many to others at most.
+/// Of the pages for transit, bulk data leaves at most one part in this number to others.
 const RESERVE_SHARE: usize = 16;
 
 /// Replies in many pieces that wait to be sent at most, when a service keeps to [`Reply::pieces_room`](crate::Reply::pieces_room).
@@ -153,7 +154,7 @@ impl TransitAccounts {
             debug_assert_eq!(
                 (account.held, account.unanswered, account.replies, account.records, account.lists),
                 (0, 0, 0, 0, 0),
-                "counted for nobody"
+                "counted without a connection"
             );
             self.places.remove(&account.owner);
             self.vacant.push(share.owner);
@@ -211,7 +212,8 @@ impl TransitAccounts {
         self.accounts[share.owner as usize].unanswered + pages <= left
     }
 
-    /// The place of the account of a share's owner, if so many records of its byte streams have begun and not ended, or more.
+    /// The place of the account of a share's owner, if at least this number of records of its byte streams have begun and not
+    /// ended.
     #[inline]
     pub(crate) fn has_begun(&self, share: &TransitShare, records: usize) -> Option<u32> {
         (self.accounts[share.owner as usize].records >= records).then_some(share.owner)

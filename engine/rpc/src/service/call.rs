@@ -65,7 +65,7 @@ pub struct CallHead<'a> {
 }
 
 /// A Call, as a handler sees it. The arguments lie in the buffer they arrived in.
-// References only: what they refer to is written down once, and is long to move.
+// References only, because the fields they refer to are large to move.
 pub struct Call<'a> {
     pub(crate) head: &'a CallHead<'a>,
     pub(crate) origin: &'a Origin<'a>,

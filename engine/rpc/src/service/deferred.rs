@@ -109,7 +109,7 @@ impl Deferrals {
         Deferrals { limit, now: Duration::ZERO, is_fresh: Cell::new(false), mailbox: RefCell::new(None) }
     }
 
-    /// So many engines have Calls here. Before the first is deferred.
+    /// The number of engines that have Calls here. Before the first is deferred.
     pub(crate) fn multiply_limit(&mut self, engines: usize) {
         debug_assert!(self.mailbox.get_mut().is_none(), "a Call is deferred already");
         self.limit *= engines;

@@ -23,7 +23,7 @@ use crate::state::{Core, EngineState};
 
 /// What becomes of a Call.
 pub(crate) enum Route<'a> {
-    /// It has no xid, or is no Call: nobody is answered (5531-d).
+    /// It has no xid, or is no Call: it is not answered (5531-d).
     Drop,
     /// The engine answers by itself.
     Refuse(ReplyHeader<'static>),
@@ -105,7 +105,7 @@ impl Terms {
         }
     }
 
-    /// The Call is not executed, or nobody will know how it ended.
+    /// The Call is not executed, or its outcome will not be known.
     #[cold]
     pub(crate) fn give_up<P>(self, core: &mut Core<P>) {
         if let Some(entry) = self.kept {
@@ -115,7 +115,7 @@ impl Terms {
 }
 
 /// Where a Call is executed that is not executed here.
-// Not inline: an engine that is alone would pay for it in every Call.
+// Not inline: it would slow down every Call of an engine that is alone.
 #[inline(never)]
 pub(crate) fn destination<S: Services>(
     carrier: &Carrier,
@@ -209,7 +209,7 @@ fn look(
     state.duplicates.look(&asked, &mut state.statistics)
 }
 
-/// A Call whose connection is gone is answered: if its Reply is to be kept, it is made. `false`: nobody needs it.
+/// A Call whose connection is gone is answered: its Reply is made if it must be kept. `false`: it is not needed.
 #[cold]
 pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
     let Some(entry) = core.duplicates.take_orphan(&token) else { return false };

@@ -95,7 +95,7 @@ mod tests {
         Duration::from_micros(n)
     }
 
-    /// After answers that took so many microseconds each, one a second.
+    /// After answers that took these numbers of microseconds, one a second.
     fn after(can_poll: bool, answers: impl IntoIterator<Item = u64>) -> (AnswerForecast, Duration) {
         let (mut forecast, mut now) = (AnswerForecast::new(can_poll), Duration::ZERO);
         for took in answers {

@@ -39,7 +39,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// Sends the answers that other threads have ready, and those that retransmissions wait for, after `count` others. Returns how many
     /// there are then.
-    // Not inline: a pass that has none would pay for it.
+    // Not inline: it would slow down a pass that has none.
     #[inline(never)]
     fn answer_for_others(&mut self, mut count: usize) -> usize {
         while count < LATE_BURST
@@ -89,8 +89,8 @@ pub(crate) fn drop_call<P: Provider>(
     }
 }
 
-/// Answers a Call that was left for later, or keeps the answer for who asks again. `false`: nobody needs it, and `fill` did
-/// not run.
+/// Answers a Call that was left for later, or keeps the answer for a retransmission. `false`: it is not needed, and `fill`
+/// did not run.
 pub(crate) fn answer<P: Provider>(
     core: &mut Core<P>,
     connections: &mut [Option<Box<Connection>>],
@@ -98,7 +98,7 @@ pub(crate) fn answer<P: Provider>(
     token: Token,
     fill: impl FnOnce(&mut Reply<'_>),
 ) -> bool {
-    // Whoever runs it takes it.
+    // It is taken by the branch that runs it.
     let mut fill = Some(fill);
     let mut once = |reply: &mut Reply<'_>| {
         if let Some(fill) = fill.take() {

@@ -129,8 +129,8 @@ pub trait Service {
     /// Depends on the Call's arguments, and on nothing that changes: a Call that comes again must find the same reactor,
     /// which knows it. NULL is answered where it comes in. `call` has no data of Read chunks.
     ///
-    /// What comes and goes by chunk is carried as loans: no octet of it is copied. A Call that all reactors execute has no such
-    /// items; one of a procedure that has is answered with SYSTEM_ERR.
+    /// Chunks are carried as loans: no octet is copied. A Call that all reactors execute has no such items; one of a procedure
+    /// that has is answered with SYSTEM_ERR.
     fn home(&self, call: &Call<'_>) -> Home {
         let _ = call;
         Home::Here
@@ -291,8 +291,8 @@ impl Services for () {
     fn abandoned(&mut self, _: usize, _: Token) {}
 }
 
-/// Services that may be missing; without them it serves nobody, as `()`. A program with engines of both kinds has one type for
-/// them, and with it one copy of the engine's code.
+/// Services that may be missing; without them every program is unavailable, as with `()`. A program with engines of both kinds
+/// has one type for them, and with it one copy of the engine's code.
 impl<S: Services> Services for Option<S> {
     #[inline]
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {

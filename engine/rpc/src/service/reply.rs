@@ -38,7 +38,8 @@ pub(crate) struct Space<'a> {
 pub(crate) enum Room<'a> {
     /// The chunks of this Call.
     Chunks(&'a responder::ReceivedCall<'a>),
-    /// The Write chunk of a Call with one chunk of one segment, of so many octets; `None`: it has none.
+    /// The Write chunk of a Call with one chunk of one segment, of this number of octets; `None`: it has
+    /// none.
     Single(Option<u32>),
     /// A byte stream: it has no chunks, and takes results of any length.
     Stream,
@@ -178,13 +179,13 @@ impl Reply<'_> {
         self.draft.verdict = Verdict::BadChunks;
     }
 
-    /// Leaves the answer to another thread, or to a later time. Give the [`Deferred`] to whoever does the work, and return
-    /// [`Outcome::Later`](crate::Outcome::Later) with its token; nothing else is to be kept, and
+    /// Leaves the answer to another thread, or to a later time. Give the [`Deferred`] to the thread that does the work,
+    /// and return [`Outcome::Later`](crate::Outcome::Later) with its token; keep nothing else, and
     /// [`Service::poll_later`](crate::Service::poll_later) is not needed. One allocation for each answer.
     ///
     /// # Errors
     ///
-    /// When the process has no descriptor left (the first time), or so many Calls are deferred already as all connections
+    /// When the process has no descriptor left (the first time), or as many Calls are deferred already as all connections
     /// together may have in process: answer at once then.
     pub fn defer(&self, call: &Call<'_>) -> std::io::Result<Deferred> {
         self.deferrals.defer(call.token())
@@ -288,7 +289,8 @@ impl Reply<'_> {
             if self.scratch.len() < LONG_REPLY_LEN_MAX {
                 self.scratch.resize(LONG_REPLY_LEN_MAX, 0);
             }
-            // What has a shorter form is as short as the memory wants it. What has none may take what is there.
+            // Results with a shorter form are as short as the memory wants them. Those without one may take all
+            // there is.
             let most = limit.min(LONG_REPLY_LEN_MAX);
             let affordable = self.long_room().min(most);
             let mut written = Err(None);

@@ -216,7 +216,7 @@ impl Connection {
         self.stalled && self.is_short
     }
 
-    /// Whether it has something of the memory of `owner`; of anybody's, if that is nobody.
+    /// Whether it has some of the memory of `owner`; with `None`, of any owner.
     pub(super) fn is_of(&self, owner: Option<u32>) -> bool {
         owner.is_none_or(|owner| self.share.is_of(owner))
     }

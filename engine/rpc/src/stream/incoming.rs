@@ -100,7 +100,7 @@ impl Item {
 
 /// What looking for the item said.
 enum Located {
-    /// Its data begin there, and have so many octets.
+    /// Its data begin at this octet, and have this length.
     At(u32, u32),
     /// There is none to place.
     Nowhere,
@@ -338,7 +338,7 @@ impl Incoming {
         }
     }
 
-    /// So many octets were received in [`Incoming::targets`].
+    /// This number of octets was received in [`Incoming::targets`].
     pub(super) fn received(&mut self, octets: u32) {
         if let Some(item) = &mut self.item {
             item.filled += octets;

@@ -15,9 +15,9 @@
 //! # Bounds
 //!
 //! Each connection has one record on its way in, whose memory all of them share by a quota, and which ends if it does
-//! not go on while another waits for memory; so many Calls that
-//! are answered later; so many octets of Replies on their way out; a burst that waits for any of these; and
-//! time-outs for all that needs the peer. What does not begin like a record ends that connection alone.
+//! not go on while another waits for memory; a bounded number of Calls that are answered later; a bounded length of
+//! Replies on their way out; a burst that waits for any of these; and time-outs for all that needs the peer. What
+//! does not begin like a record ends that connection alone.
 
 mod connection;
 mod datagram;
@@ -72,7 +72,7 @@ const PRESSED: Duration = Duration::from_millis(100);
 /// no place tries again, but only after a second.
 const BACKLOG: i32 = 4096;
 
-/// How long nobody is accepted after descriptors ran out.
+/// How long no connection is accepted after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A peer that says nothing at all is asked whether it lives.
@@ -128,12 +128,12 @@ pub(crate) struct Streams {
     look_interval: Duration,
     next_scan: Duration,
     next_relief: Duration,
-    /// Nobody is accepted until then.
+    /// No connection is accepted until then.
     paused_until: Option<Duration>,
     complaints: Complaints,
 }
 
-/// Octets of heap of one connection at most, whose largest record has so many octets.
+/// Octets of heap of one connection at most, whose largest record has `chunk_len_max` octets.
 pub(crate) const fn connection_len(chunk_len_max: u32) -> usize {
     connection::footprint(chunk_len_max)
 }
@@ -178,7 +178,7 @@ impl Streams {
 
     /// Listens at `HOST:PORT`, and returns the address that it got.
     pub(crate) fn listen(&mut self, address: &str) -> Result<SocketAddr, FabricError> {
-        // Its complaint about a name that nobody knows has a repair.
+        // Its complaint about an unknown name has a repair.
         stag_fabric::resolve(address)?;
         let doing = format!("listen at tcp://{address}");
         let listener = TcpListener::bind(address).map_err(|error| system(&doing, error))?;
@@ -376,7 +376,7 @@ impl Streams {
         }
     }
 
-    /// Accepts nobody for a while: their sockets would be ready all the time.
+    /// Accepts no connection for a while: the listeners would be ready all the time.
     #[cold]
     fn pause(&mut self, now: Duration) {
         self.set_listening(EventFlags::empty());
@@ -507,7 +507,7 @@ impl Streams {
         core.streams_pressure = waiting.map(|found| found.pressure(core.now)).fold(None, worse);
         debug_assert!(
             self.connections.iter().flatten().all(|c| c.is_active || c.pressure(core.now).is_none()),
-            "a connection waits for memory, and nobody would look after it"
+            "a connection waits for memory, and is on no list"
         );
         let Some(pressure) = core.streams_pressure.filter(|pressure| pressure.time >= WANTED_BACK) else {
             return;
@@ -578,7 +578,7 @@ impl Streams {
         Some((index, place.take_if(|found| found.id == token.connection)?))
     }
 
-    /// Begins a graceful stop: nobody is let in, no more Calls are taken on, answers are still sent.
+    /// Begins a graceful stop: no connection is accepted, no more Calls are taken on, answers are still sent.
     pub(crate) fn stop(&mut self) {
         self.listeners.clear();
         self.datagrams.clear();
@@ -619,7 +619,7 @@ impl Streams {
     }
 }
 
-/// A connection ended, and nobody is to blame.
+/// A connection ended without a fault.
 fn say_closed<P>(core: &mut Core<P>, connection: &Connection, why: &str) {
     if tracing::enabled!(tracing::Level::INFO)
         && let Some(withheld) = core.state.comings.admit(core.state.now)

@@ -63,7 +63,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Octets of heap with so many parts, each with a page. The lists double when they are full.
+    /// Octets of heap with `parts` parts, each with a page. The lists double when they are full.
     pub(super) const fn footprint(parts: usize) -> usize {
         parts.next_power_of_two() * (size_of::<Part>() + size_of::<Buf>())
     }
@@ -201,7 +201,7 @@ impl Outbox {
         }
     }
 
-    /// So many octets left.
+    /// The socket took this number of octets.
     pub(super) fn sent(&mut self, octets: usize) {
         self.queued -= octets;
         let mut octets = octets + self.left;

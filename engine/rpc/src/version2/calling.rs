@@ -167,7 +167,8 @@ impl ClientVersion2 {
         self.peer.receive_size().min(self.own.send_len_max)
     }
 
-    /// Whether a Reply with a Payload stream of so many octets fits a base message without a Reply chunk.
+    /// Whether a Reply with a Payload stream of `reply_payload_len_max` octets fits a base message without a
+    /// Reply chunk.
     #[inline]
     pub(crate) fn fits_base(&self, reply_payload_len_max: u32) -> bool {
         let header_len = stag_wire::rpcrdma2::HEADER_LEN_MIN as u32;
@@ -204,8 +205,8 @@ impl Calling {
         }
     }
 
-    /// Posts Receives as far as that is possible. Returns whether they are there for a Reply of so many transmissions at most, which
-    /// is promised to nobody yet.
+    /// Posts Receives as far as that is possible. Returns whether there are enough, not yet promised, for a Reply of this number
+    /// of transmissions.
     pub(crate) fn provide_receives_for<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -545,7 +546,7 @@ impl Calling {
         Ok(())
     }
 
-    /// A Call was not sent, and is to be abandoned: its Receives are not promised any more.
+    /// A Call was not sent, and will be abandoned: its Receives are not promised any more.
     pub(crate) fn forget_version2(&mut self, call: requester::RequesterCallId) {
         let Some(second) = &mut self.second else { return };
         second.requester2.handle_over(&mut self.requester, call);

@@ -83,7 +83,7 @@ impl Serving {
         let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
         let reader = Reader::with_reduced(call.stream, reduced.as_slice());
         let routed = route(services, reader);
-        // By reference: it is long to move.
+        // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
@@ -92,7 +92,7 @@ impl Serving {
         if is_for_others(state, services, run, &origin) {
             return Taken::No;
         }
-        // Where it is filled, as it is long to move.
+        // Filled in place: it is large to move.
         let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
         let mut held = None;
         if let Some(item) = call.item {

@@ -146,8 +146,8 @@ impl Calling {
         self.send_group(core, making, chunks, encoded, (&group, &cut))
     }
 
-    /// Receives that the Reply to a Call takes at most, whose results have so many octets in targets, and so many others. `None`:
-    /// more than there may be.
+    /// Receives that the Reply to a Call takes at most, whose results have `results` octets in targets, and `payload_len` others.
+    /// `None`: more than there may be.
     fn reply_transmissions(&self, results: Option<u32>, payload_len: u32) -> Option<u32> {
         let second = self.second.as_ref()?;
         let own = &second.own.layout;

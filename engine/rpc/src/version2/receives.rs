@@ -20,7 +20,7 @@ const PAYLOAD_START: usize = 8;
 #[derive(Debug)]
 pub(crate) struct DividedReceives {
     layout: ReceiveLayout,
-    /// Boxes of targets to be posted again, with the pages that nobody took out of them.
+    /// Boxes of targets that will be posted again, with the pages that were not taken out of them.
     #[allow(clippy::vec_box, reason = "the box moves from here to a Receive, and back")]
     spares: Vec<Box<ReceiveTargets>>,
 }
@@ -68,7 +68,7 @@ impl DividedReceives {
         DividedReceives { layout, spares: Vec::with_capacity(count) }
     }
 
-    /// Octets of heap of one for so many Receives with so many targets.
+    /// Octets of heap of one for `count` Receives with `targets` targets.
     pub(crate) fn footprint(count: u32, targets: u32) -> usize {
         let each = size_of::<ReceiveTargets>() + targets as usize * size_of::<Buf>() + size_of::<Box<Buf>>();
         if targets == 0 { 0 } else { count as usize * each }

@@ -480,7 +480,7 @@ impl Serving {
         }
         let reduced = std::mem::take(&mut pull.reduced);
         let routed = route(services, Reader::with_reduced(stream, &reduced));
-        // Data that is to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
+        // Data that has to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
         if is_explicit || count > 0 && !may_pull(&routed, count) {
             return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }

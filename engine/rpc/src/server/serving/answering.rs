@@ -192,7 +192,8 @@ impl Serving {
         core.statistics.replies_sent += 1;
         if !self.blocked.is_empty() {
             if self.blocked.len() > self.slots.len() {
-                // A peer that has Receives for its Replies (8166-3.3.1-e) cannot let so many wait.
+                // A peer that has Receives for its Replies (8166-3.3.1-e) never lets this number of them
+                // wait.
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));
             }

@@ -100,7 +100,7 @@ impl Serving {
         }
         let call = kept.id;
         let wanted = self.wanted(self.responder.credits_requested());
-        // A Send that is to be awaited, Replies that wait for room, Receives that are to be posted or not to be.
+        // A Send that must be awaited, Replies that wait for room, too few or too many Receives posted.
         if core.stopping || !self.blocked.is_empty() || self.held != wanted {
             return false;
         }
@@ -124,7 +124,7 @@ impl Serving {
     }
 
     /// Carries a Call with one chunk to its home from where it arrived. The Receive of its message stays posted.
-    // Not inline: a Call that is executed here would pay for it.
+    // Not inline: it would slow down a Call that is executed here.
     #[inline(never)]
     pub(crate) fn carry_single(
         &mut self,
@@ -205,7 +205,7 @@ impl Serving {
         }
         let call = kept.id;
         let wanted = self.wanted(self.responder.credits_requested());
-        // A Send that is to be awaited, Replies that wait for room, Receives that are to be posted or not to be.
+        // A Send that must be awaited, Replies that wait for room, too few or too many Receives posted.
         if core.stopping || !self.blocked.is_empty() || self.held != wanted {
             return Delivery::Left(piece);
         }

@@ -87,7 +87,7 @@ impl Exposing {
 
 impl Serving {
     /// Lets Replies be exposed from now on: the peer said that it pulls them. `remote_invalidation`: both ends support it.
-    /// Returns how many at once, which is as many as there were Receives to post for; the peer is to be told of them.
+    /// Returns how many at once, which is as many as there were Receives to post for; the caller tells the peer of them.
     #[cold]
     pub(crate) fn expose_replies<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> u16 {
         let mut posted = 0;
@@ -129,7 +129,7 @@ impl Serving {
         self.exposing.as_ref().is_some_and(|exposing| !exposing.waiting.is_empty())
     }
 
-    /// A Receive came back without a message, or with one that nobody takes any more: the connection is ending.
+    /// A Receive came back without a message, or with one that is not taken any more: the connection is ending.
     #[cold]
     pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
         match &mut self.exposing {

@@ -237,7 +237,7 @@ impl Serving {
             || !self.stalled.is_empty()
     }
 
-    /// Whether the client has left so many results untaken that its next Calls wait.
+    /// Whether the client has left too many results untaken, so that its next Calls wait.
     #[inline]
     pub(crate) fn is_sated(&self, state: &EngineState) -> bool {
         state.transit.is_sated(&self.share, &state.pools.payload)
@@ -277,7 +277,7 @@ impl Serving {
         if self.begun.is_none() {
             self.note_arrival(&mut core.state);
         }
-        // Where it is, by reference: it is long to move.
+        // Where it is, by reference: it is large to move.
         let received = self.responder.handle_receive(&message);
         let call = match &received {
             ResponderReceived::Call(call) => call,
@@ -364,8 +364,8 @@ impl Serving {
         self.pull(core, services, id, peer, call_id, message)
     }
 
-    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept with what it pulled, and
-    /// answered later.
+    /// Goes on with a Call whose handler ran where the message arrived. `Some`: the caller keeps it with what it pulled,
+    /// and answers it later.
     #[cold]
     pub(crate) fn go_on<P: Provider>(
         &mut self,
@@ -403,8 +403,8 @@ impl Serving {
         Ok(None)
     }
 
-    /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, and it
-    /// changes nothing in what is posted.
+    /// Whether a Call that requests this number of credits may be answered where it arrived: nothing else comes first,
+    /// and it changes nothing in what is posted.
     #[inline(always)]
     pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
         self.held == self.wanted(requested)

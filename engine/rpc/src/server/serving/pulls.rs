@@ -24,8 +24,8 @@ use crate::service::dispatch::{Route, route};
 use crate::state::Core;
 
 impl Serving {
-    /// Looks how far the client has come; one that lets nothing be read is trusted no more. Returns whether it has left untaken
-    /// what is meant for it, or unread what is to be read from it, for too long. Each pull has a time of its own.
+    /// Notes the client's progress; a client that lets nothing be read is no longer trusted. Returns whether it has left its
+    /// Replies untaken, or our Reads unanswered, for too long. Each pull has a time of its own.
     pub(crate) fn observe_progress<P>(&mut self, core: &Core<P>) -> bool {
         let is_awaited = !self.sends.is_empty() || !self.blocked.is_empty() || self.has_unexposed();
         if self.progress.observe(is_awaited, core.now, core.config.peer_timeout) {
@@ -88,7 +88,7 @@ impl Serving {
         }
     }
 
-    /// Whether it has something of the memory of `owner`; of anybody's, if that is nobody.
+    /// Whether it has some of the memory of `owner`; with `None`, of any owner.
     pub(crate) fn is_of(&self, owner: Option<u32>) -> bool {
         owner.is_none_or(|owner| self.share.is_of(owner))
     }
@@ -112,8 +112,8 @@ impl Serving {
         self.refuse(core, id, call, RefusedCall::Payload).map(|_| ())
     }
 
-    /// Runs a Call whose only chunk was read at once, into a buffer for which so many pages are counted until it is answered.
-    /// What it pulled is kept with it if it is answered later.
+    /// Runs a Call whose only chunk was read at once, into a buffer whose pages are counted until it is answered. What it
+    /// pulled is kept with it if it is answered later.
     #[inline]
     pub(super) fn run_with_data<P: Provider, S: Services>(
         &mut self,
@@ -160,7 +160,7 @@ impl Serving {
         self.advance(core, services, id, peer, call_id)
     }
 
-    /// Posts what is to be posted of a Call's Reads, and runs the Call when all are done.
+    /// Posts the Reads of a Call that are due, and runs the Call when all are done.
     pub(super) fn advance<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,
