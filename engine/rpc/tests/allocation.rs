@@ -45,7 +45,7 @@ static GIVES: Procedure = Procedure { eligible_results: 1, ..Procedure::plain("G
 /// Keeps the data of the last PUT, and gives it to each GET: no copies, and no allocations of its own.
 struct Store {
     page: Option<stag_memory::Shared>,
-    /// As many pieces a GET gives of it, of so many octets each; `None`: all of it.
+    /// A GET gives its data in this number of pieces, of this number of octets each; `None`: all of it.
     pieces: Option<(usize, usize)>,
 }
 
@@ -266,7 +266,8 @@ impl SecondPair {
         self.server.poll(self.now);
     }
 
-    /// Makes a Call with a chunk of so many octets for its data, or for its results; or with neither.
+    /// Makes a Call with a chunk of `data` octets for its data, or of `results` for its results; or with
+    /// neither.
     fn call(&mut self, procedure: u32, data: usize, results: usize) {
         let page = |len| {
             let mut buf = self.pages.take_len(len).expect("pages");
@@ -431,7 +432,8 @@ fn an_idle_connection_pins_little() {
 
 /// How two engines of one thread find each other on a fabric.
 struct Way<P> {
-    /// Opens a provider for so many connections of servers or clients, with so many completions.
+    /// Opens a provider for this number of connections of servers or clients, with this number of
+    /// completions.
     open: fn(u32, u32) -> P,
     /// Where to listen.
     listen: String,

@@ -15,8 +15,8 @@ use stag_runtime::Poller;
 use support::program::Program;
 use support::{Node, small};
 
-/// Nobody can be accepted: that is tried a few times a second, not all the time, and the reactor may sleep. Then it works
-/// again.
+/// No connection can be accepted: that is tried a few times a second, not all the time, and the reactor may sleep. Then
+/// it works again.
 #[test]
 fn listeners_are_left_alone_while_no_descriptor_is_left() {
     let world = World::new(1, FaultPlan::default());

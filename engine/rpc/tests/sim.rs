@@ -1,9 +1,9 @@
 //! Whole clients and servers through all weathers of the simulated fabric, one seed after another.
 //!
-//! Each run is one server and up to three clients that make Calls of every form, cancel some, let others time
-//! out, lose their connections and connect again, some of them by themselves. What must hold whatever happens: each Call ends exactly
-//! once; a success has the Call's own data; memory of a Call that is over is nobody else's; credits are
-//! conserved; every buffer comes back; and no Send ever finds its Receive missing.
+//! Each run is one server and up to three clients that make Calls of every form, cancel some, let others time out, lose their
+//! connections and connect again, some of them by themselves. What must hold whatever happens: each Call ends exactly once; a
+//! success has the Call's own data; memory of a Call that is over is not written any more; credits are conserved; every buffer
+//! comes back; and no Send ever finds its Receive missing.
 
 mod support;
 

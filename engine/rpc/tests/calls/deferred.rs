@@ -118,7 +118,7 @@ fn a_thread_that_gives_up_is_a_system_error() {
 
 #[test]
 fn an_answer_to_nobody() {
-    // It does not even run, unless it is to be kept for a Call that comes again (5531-e).
+    // It does not even run, unless its Reply is kept for retransmissions (5531-e).
     let mut bench = Bench::new();
     bench.check_alive(0);
     let ran = Arc::new(AtomicU32::new(0));

@@ -402,7 +402,7 @@ fn too_few_message_buffers_are_no_engine() {
 
 #[test]
 fn calls_wait_for_message_buffers() {
-    // The pool is empty but for what the first Call needs: nobody is cut off, the Calls wait for memory.
+    // The pool is empty but for what the first Call needs: no client is cut off, the Calls wait for memory.
     let mut bench = Bench::new();
     bench.check_alive(0);
     let pool = bench.server.memory.pools.messages.clone();

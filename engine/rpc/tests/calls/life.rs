@@ -163,7 +163,7 @@ impl Life {
         }
     }
 
-    /// So many passes, in which nothing may be waited for.
+    /// This number of passes, in which nothing may be waited for.
     fn passes(&mut self, count: usize) {
         (0..count).for_each(|_| {
             self.bench.pass();
@@ -331,7 +331,7 @@ fn endings() -> Vec<String> {
             (life.bench.world.clone(), |memory: &stag_rpc::Memory| memory.pools.payload.clone());
         life.server_lines.push("-- another server comes in its place".to_owned());
         life.bench.server =
-            Node::new(&world, "nobody", small(), 1 << 20, |memory| (Program::new(pool(memory)),));
+            Node::new(&world, "spare", small(), 1 << 20, |memory| (Program::new(pool(memory)),));
         let mut server =
             Node::new(&world, "server", small(), 4 << 20, |memory| (Program::new(pool(memory)),));
         server.engine.listen(ADDRESS).expect("the address is free");

@@ -70,7 +70,8 @@ impl Group {
         Group::of(world, 1, payload_len, reactors, home, join)
     }
 
-    /// A group that is one server: who connects to reactor 0 is served by any. Each takes so many connections.
+    /// A group that is one server: a client that connects to reactor 0 is served by any. Each takes
+    /// `connections_max` connections.
     pub(crate) fn of_one_server(reactors: usize, connections_max: u32, home: fn(&Call<'_>) -> Home) -> Group {
         let group = EngineGroup::new(reactors, CARRIED_CALLS_MAX, connections_max).expect("some descriptors");
         let join = |engine: &mut Engine<Sim, (Program,)>, index: usize| {
@@ -266,7 +267,7 @@ impl Group {
         self.run(|group| {
             group.reactors.iter_mut().all(|reactor| reactor.engine.services_mut().0.kept() == 0)
         });
-        // What was answered to nobody comes back.
+        // The buffers of unanswered Calls come back.
         self.run_passes(200);
         for client in &mut self.clients {
             client.done.clear();

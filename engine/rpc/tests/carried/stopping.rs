@@ -1,5 +1,6 @@
-//! Every order in which the reactors of a group stop, and each of them dying in its turn, at every moment of Calls that are carried: with
-//! loans out, and with Calls that wait for something that does not come. A Call ends once, nobody waits for ever, nothing stays lent.
+//! Every order in which the reactors of a group stop, and each of them dying in its turn, at every moment of Calls that are
+//! carried: with loans out, and with Calls that wait for something that does not come. A Call ends once, no Call waits for ever,
+//! nothing stays lent.
 
 use std::time::Duration;
 
@@ -38,7 +39,8 @@ enum Phase {
     Left,
 }
 
-/// One case: reactors stop in this order, so many passes apart, the first one so many passes after the Calls began.
+/// One case: the order in which reactors stop, the passes between their stops, and the passes from the first Calls
+/// to the first stop.
 #[derive(Clone, Debug)]
 struct Case {
     order: Vec<usize>,
@@ -257,7 +259,7 @@ fn received(reactors: &[Node<(Program,)>]) -> Vec<u64> {
     reactors.iter().map(|node| node.engine.statistics().calls_received).collect()
 }
 
-/// All orders of so many.
+/// All orders of `count` reactors.
 fn orders(count: usize) -> Vec<Vec<usize>> {
     let mut all = vec![Vec::new()];
     for next in 0..count {

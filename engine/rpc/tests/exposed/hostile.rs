@@ -23,7 +23,7 @@ fn pulls() -> Vec<u8> {
     ReliableReply { pulls: true, exposes: false, done_receives: 0 }.to_wire().to_vec()
 }
 
-/// What a server says that exposes so many.
+/// The private data of a server that exposes Replies, with this number of Receives for RDMA_DONE.
 fn exposes(done_receives: u16) -> Vec<u8> {
     ReliableReply { pulls: false, exposes: true, done_receives }.to_wire().to_vec()
 }
@@ -139,9 +139,9 @@ fn done_overtakes_calls_that_wait_for_it() {
     served.close();
 }
 
-/// RR-4.1.3-f, RR-P-11: a Reply that nobody tells of is revoked; its place is free when RDMA_DONE comes.
+/// RR-4.1.3-f, RR-P-11: a Reply without an RDMA_DONE is revoked; its place is free when RDMA_DONE comes.
 #[test]
-fn replies_that_nobody_tells_of_are_revoked() {
+fn replies_without_a_done_are_revoked() {
     let mut served = Served::new(pulls());
     let timeout = served.bench.server.engine.config().peer_timeout;
     let mut exposed = Vec::new();
@@ -294,7 +294,7 @@ impl Asking {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// RR-X-3, RR-4.1.2-a, RR-4.1.3-c: lists that make no sense, and xids that nobody has, are told of, and read by nobody.
+/// RR-X-3, RR-4.1.2-a, RR-4.1.3-c: lists that make no sense, and unknown xids, get an RDMA_DONE, and are not read.
 #[test]
 fn exposed_replies_that_make_no_sense_are_told_of() {
     let client = EngineConfig { pull_len_max: 100_000, ..config() };

@@ -53,7 +53,7 @@ fn check_big(bench: &mut Bench, len: u32) {
     assert!(support::bytes(&done) == opaque(&pattern(len, len as usize)), "{len} octets arrive whole");
 }
 
-/// The server exposed so many Replies, and the client has said of each that it has no more use for it.
+/// The server exposed `count` Replies, and the client has said of each that it has no more use for it.
 #[track_caller]
 fn check_exposed(bench: &mut Bench, count: u64) {
     bench.run(|bench| {

@@ -331,7 +331,7 @@ fn clients_that_are_cut_off_do_not_starve_the_others() {
 }
 
 impl Case {
-    /// So many strangers, each connected, that every place is taken.
+    /// Enough strangers, each connected, to take every place.
     fn strangers(&mut self) -> Vec<Raw> {
         let mut strangers = Vec::new();
         while (self.bench.server.engine.connection_count() as u32) < small().connections_max {
@@ -399,7 +399,8 @@ fn strangers_that_are_of_no_use_make_room() {
     }
 }
 
-/// Of connections that are used, who is idle makes room; while all are used, nobody does, but for one who has fewer.
+/// A new client evicts an idle connection, not a used one; while all are used it evicts one only of an owner that
+/// has more.
 #[test]
 fn who_uses_a_connection_keeps_it() {
     let most = small().connections_max as usize;
@@ -574,7 +575,7 @@ fn a_flood_of_offenders_does_not_flood_the_log() {
     tracing::subscriber::set_global_default(Warnings).expect("no other test wants the log");
     let most = small().connections_max as usize;
     let mut bench = Bench::with(small(), small(), most);
-    // They are used, so nobody makes room.
+    // They are used, so none is evicted.
     (0..most).for_each(|client| bench.check_alive(client));
     for _ in 0..50 {
         let refused = bench.add_client(small());

@@ -132,7 +132,7 @@ impl Crowd {
         assert_eq!(
             self.bench.server.engine.statistics().violations,
             0,
-            "nobody did more than it was granted"
+            "no peer did more than it was granted"
         );
         for peer in &mut self.peers {
             peer.how = Use::Idle;

@@ -157,7 +157,7 @@ fn several_connections_wait_for_one_answer() {
 
 /// An answer that cannot be kept is not waited for: the Call is dropped, and may come again.
 #[test]
-fn an_answer_that_nobody_can_have() {
+fn an_answer_that_cannot_be_kept() {
     let server = EngineConfig { duplicates_max: 1, ..small() };
     let mut case = Case::with(server);
     case.send(1, ONCE, NEVER);

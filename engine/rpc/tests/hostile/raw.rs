@@ -28,7 +28,7 @@ pub(crate) struct Raw {
     pub(crate) memory: Memory,
     pub(crate) pair: Option<QueuePairId>,
     pub(crate) established: bool,
-    /// What came in and nobody looked at yet.
+    /// Messages that came in and were not looked at yet.
     pub(crate) messages: Vec<Vec<u8>>,
     pub(crate) closed: Option<DisconnectReason>,
     completions: VecDeque<Completion>,

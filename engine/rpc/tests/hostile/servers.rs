@@ -118,7 +118,7 @@ fn replies_that_contradict_their_call_fail_it() {
 }
 
 #[test]
-fn replies_that_nobody_waits_for_are_discarded() {
+fn replies_to_no_call_are_discarded() {
     // 8166-4.5-c, 8166-4.5-e, 8166-X-10: unknown, duplicate and late xids, and what cannot be parsed.
     let mut case = Case::new();
     let call = case.call(0);
@@ -173,7 +173,7 @@ fn grants_are_kept_within_reason() {
 
 #[test]
 fn a_long_reply_that_is_no_reply_fails_its_call() {
-    // 8166-4.2.1-a: the Reply chunk is said to hold octets that nobody wrote.
+    // 8166-4.2.1-a: the Reply chunk is said to hold octets that were never written.
     let mut case = Case::new();
     let call = case.call(9000);
     let chunk: Vec<u32> = (12..18).map(|at| word(&call, at)).collect();

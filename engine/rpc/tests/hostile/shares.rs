@@ -57,7 +57,7 @@ fn connections_of_one_owner_have_one_part() {
             bench.run_for(Duration::from_millis(5));
         }
         assert!(held(&bench) <= PAGES / 2, "{count} connections hold {} of {PAGES} pages", held(&bench));
-        // Nobody has to be ended, nor to give anything back.
+        // No connection has to be ended, nor to give anything back.
         check_honest(&mut bench, Duration::from_millis(10));
         check_honest(&mut bench, Duration::from_millis(10));
         assert_eq!(bench.server.engine.statistics().peers_stuck, 0);
@@ -68,7 +68,7 @@ fn connections_of_one_owner_have_one_part() {
 /// A client that takes no results has a few, and then its Calls wait: those that are answered at once, and those that are
 /// answered later.
 #[test]
-fn results_that_nobody_takes_are_its_owners() {
+fn untaken_results_are_their_owners() {
     for (procedure, count) in [(FILL, 1), (LATER_FILL, 24), (FILL, 240)] {
         let mut bench = bench(count);
         for client in 1..=count {

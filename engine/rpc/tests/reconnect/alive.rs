@@ -54,7 +54,7 @@ fn a_slow_answer_is_waited_for_as_long_as_the_server_lives() {
     assert_eq!(bytes(&done), opaque(b"text"));
     assert!((15..=20).contains(&keep_alives(&bench)), "{}", keep_alives(&bench));
     assert_eq!(bench.clients[0].events.len(), 1, "{:?}", bench.clients[0].events);
-    assert!(bench.clients[0].done.is_empty(), "keep-alives are nobody's Calls");
+    assert!(bench.clients[0].done.is_empty(), "keep-alives are no user's Calls");
     bench.close();
 }
 

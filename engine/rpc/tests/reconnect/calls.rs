@@ -34,7 +34,7 @@ pub(crate) fn bench(policy: ClientPolicy) -> Bench {
 
 /// The server's end of everything is gone, and with it what it knew.
 fn kill_server(bench: &mut Bench) {
-    let idle = Node::new(&bench.world, "nobody", small(), 1 << 20, |memory| {
+    let idle = Node::new(&bench.world, "spare", small(), 1 << 20, |memory| {
         (Program::new(memory.pools.payload.clone()),)
     });
     bench.server = idle;
@@ -79,9 +79,9 @@ fn a_restarted_server_answers_what_the_last_one_did_not() {
     assert_eq!(refused, Err(CallRefused::Interrupted));
     let connection = bench.connections[0];
     assert_eq!(bench.clients[0].engine.credits_available(connection), 0);
-    // Nobody listens for a while.
+    // There is no listener for a while.
     bench.run_for(Duration::from_secs(2));
-    assert_eq!(interruptions(&bench), 1, "attempts that fail are nobody's business");
+    assert_eq!(interruptions(&bench), 1, "attempts that fail are not reported");
     start_server(&mut bench, small());
     bench.run(|bench| restored(bench));
     // The Call is there again, with its xid; this server's answer to it is a matter of its own.
@@ -116,7 +116,7 @@ fn memory_of_every_form_is_exposed_again() {
                 bench.begin(0, request_for(BIG, 4000), Chunks::default(), |writer| words(writer, &[1, 3000]));
             big.expect("a credit")
         });
-        // Nobody saw any of it; the next server's messages may be of another size.
+        // The client saw none of it; the next server's messages may be of another size.
         kill_server(&mut bench);
         start_server(&mut bench, EngineConfig { inline_threshold: threshold, ..small() });
         let done = bench.finish(0, put);

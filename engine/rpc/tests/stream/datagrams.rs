@@ -50,7 +50,7 @@ fn a_datagram_is_a_call_and_a_datagram_its_reply() {
     server.close();
 }
 
-/// Nothing is kept of a Call, and nobody gains by asking with a forged address.
+/// Nothing is kept of a Call, and there is no gain in a forged address.
 #[test]
 fn what_is_not_answered_by_udp() {
     let (mut server, socket) = server(&[PROGRAM]);
@@ -91,7 +91,7 @@ fn only_programs_that_were_named_are_served() {
     let (mut server, socket) = server(&[77]);
     let reply = ask(&mut server, &socket, &call(1, ECHO, |writer| writer.opaque(b"x"))).unwrap();
     assert_eq!(outcome(&reply, 1), Accepted::ProgUnavail);
-    // One that is named and that nobody serves.
+    // A program that is named but not served.
     let mut octets = [0; 64];
     let mut writer = Writer::new(&mut octets);
     let (credential, verifier) = (OpaqueAuth::NONE, OpaqueAuth::NONE);

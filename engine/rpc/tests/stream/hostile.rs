@@ -191,7 +191,7 @@ fn idle_connections() {
 
 /// A peer that asks and does not read: no more is taken on than fits, whatever it asks, and its time ends.
 #[test]
-fn replies_that_nobody_takes() {
+fn untaken_replies() {
     for procedure in [GET_ONE, BIG, ECHO] {
         let mut server = Server::new();
         let mut bystander = server.connect();

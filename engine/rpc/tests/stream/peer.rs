@@ -204,7 +204,7 @@ impl Peer {
         }
     }
 
-    /// Reads what is there.
+    /// Reads all octets that arrived.
     pub(crate) fn read(&mut self) {
         let mut buf = [0; 1 << 16];
         loop {

@@ -104,7 +104,7 @@ fn small_server() -> Server {
     Server::with(EngineConfig { streams_max: 256, ..config() }, FEW_PAGES * 4096)
 }
 
-/// Several addresses together can begin so many records that no page is left, without anybody who waits.
+/// Several addresses together can begin enough records to take every page while no Call waits.
 #[test]
 fn records_that_only_begin_at_many_addresses_are_ended_for_others() {
     let mut server = small_server();
@@ -139,7 +139,7 @@ fn records_that_only_begin_at_many_addresses_are_ended_for_others() {
 }
 
 #[test]
-fn replies_that_nobody_takes_are_their_addresss() {
+fn untaken_replies_are_their_addresss() {
     for count in [24, 200] {
         let mut server = server();
         let mut silent: Vec<Peer> = (0..count).map(|_| server.connect_from([127, 0, 0, 2])).collect();
@@ -185,7 +185,7 @@ fn leave_untaken(server: &mut Server, host: [u8; 4]) -> Option<Peer> {
 
 /// Small Replies are in pages of what bulk data leaves: one address cannot take all of that by Replies that it does not take.
 #[test]
-fn small_replies_that_nobody_takes_leave_room_for_those_of_others() {
+fn small_untaken_replies_leave_room_for_those_of_others() {
     let mut server = small_server();
     server.check_alive();
     let silent: Vec<Peer> =
@@ -203,7 +203,7 @@ fn small_replies_that_nobody_takes_leave_room_for_those_of_others() {
 
 /// Several addresses together can leave as many untaken as there are pages.
 #[test]
-fn small_replies_that_nobody_takes_at_many_addresses_are_ended_for_others() {
+fn small_untaken_replies_at_many_addresses_are_ended_for_others() {
     let mut server = small_server();
     server.check_alive();
     let mut silent = Vec::new();

@@ -301,7 +301,7 @@ impl Bench {
         self.run(|bench| {
             bench.clients.iter().all(|client| client.engine.is_drained()) && bench.server.engine.is_drained()
         });
-        // What waited to be answered is abandoned, now that nobody is there.
+        // Calls that waited for an answer are abandoned, now that their clients are gone.
         self.server.engine.services_mut().0.release();
         self.run_passes(100);
         self.check_left();

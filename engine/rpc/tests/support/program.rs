@@ -42,8 +42,8 @@ pub(crate) const ONCE: u32 = 12;
 /// As [`ONCE`], as WRITEs are kept.
 pub(crate) const TIMELY: u32 = 13;
 
-/// `short(announced, given, encoded, times)`: announces an eligible result of so many octets, gives so many, and encodes
-/// the length `encoded` so many times.
+/// `short(announced, given, encoded, times)`: announces an eligible result of `announced` octets, gives `given`, and
+/// encodes the length `encoded` `times` times.
 pub(crate) const SHORT: u32 = 14;
 
 /// As [`PUT_ONE`], kept as WRITEs are: counts its executions.
@@ -121,7 +121,7 @@ struct Kept {
 
 enum Answer {
     Octets(Vec<u8>),
-    /// As [`FILL`], with so many octets.
+    /// As [`FILL`], with this number of octets.
     Filled(u32),
 }
 
