@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Checks the licences, sources, bans and security advisories of all dependencies (.deny.toml).
+#
+# It needs cargo-deny (`cargo install cargo-deny --locked`); without it the check is SKIPPED (status 77). Advisories come
+# from a database on the network, or from a local copy: STAG_ADVISORIES=DIR names the folder that holds it. Where neither can be
+# had, the rest is checked and a line says that advisories were not.
+set -uo pipefail
+# shellcheck source=ci/usage.sh
+. "$(dirname "$0")/usage.sh"
+cd "$(dirname "$0")/.."
+[ $# -eq 0 ] || usage
+
+if ! command -v cargo-deny >/dev/null; then
+    echo "SKIPPED: cargo-deny is not installed; cargo install cargo-deny --locked"
+    exit 77
+fi
+failed=0
+for manifest in Cargo.toml engine/fuzz/Cargo.toml; do
+    deny=(cargo deny --manifest-path "$manifest" --locked check --config "$PWD/.deny.toml" --hide-inclusion-graph)
+    "${deny[@]}" licenses bans sources || failed=1
+done
+
+advisories=(cargo deny --locked check --config .deny.toml advisories)
+if [ -n "${STAG_ADVISORIES:-}" ]; then
+    config=$(mktemp)
+    trap 'rm -f "$config"' EXIT
+    sed "s|^\[advisories\]|&\ndb-path = \"$STAG_ADVISORIES\"|" .deny.toml >"$config"
+    cargo deny --offline --locked check --config "$config" --disable-fetch advisories || failed=1
+elif ! output=$("${advisories[@]}" 2>&1); then
+    # No network is no finding.
+    if grep -qiE 'failed to (fetch|clone)|unable to (fetch|load)|error sending request' <<<"$output"; then
+        echo "advisories: not checked, because their database could not be fetched"
+    else
+        printf '%s\n' "$output"
+        failed=1
+    fi
+fi
+[ "$failed" -eq 0 ]
