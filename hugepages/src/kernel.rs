@@ -3,67 +3,56 @@
 use std::ffi::CStr;
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
 
 use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{fallocate, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::page::PageSize;
 
-/// `memfd_create(2)` keeps log2 of the page size from this bit on.
-const MFD_HUGE_SHIFT: u32 = 26;
 /// The NUMA nodes that a mask has room for: more than Linux can be built with.
 const NODES_MAX: usize = 1024;
 
 /// A memfd that allows seals, on pages of that size.
 pub(crate) fn memfd(name: &CStr, page: PageSize) -> io::Result<OwnedFd> {
-    let mut flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // `memfd_create(2)` takes log2 of the page size in the top bits.
+    const HUGE_SHIFT: u32 = 26;
+    let mut flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     if page.is_reserved() {
-        flags |= libc::MFD_HUGETLB | (page.bytes().ilog2() << MFD_HUGE_SHIFT);
+        flags |= MemfdFlags::HUGETLB | MemfdFlags::from_bits_retain(page.bytes().ilog2() << HUGE_SHIFT);
     }
     // Kernels before 6.3 do not know MFD_NOEXEC_SEAL; some later ones are set up to insist on it.
-    let result = memfd_with(name, flags | libc::MFD_NOEXEC_SEAL);
-    match result {
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => memfd_with(name, flags),
-        result => result,
+    match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(memfd_create(name, flags)?),
+        result => Ok(result?),
     }
-}
-
-fn memfd_with(name: &CStr, flags: libc::c_uint) -> io::Result<OwnedFd> {
-    // SAFETY: `name` is a C string that outlives the call.
-    let fd = check(unsafe { libc::memfd_create(name.as_ptr(), flags) })?;
-    // SAFETY: the kernel has just given us this descriptor; it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 pub(crate) fn set_len(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
-    // SAFETY: a plain system call on an open descriptor.
-    check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }).map(drop)
+    Ok(ftruncate(fd, len as u64)?)
 }
 
 /// Size in bytes, and the size of a page of the file.
 pub(crate) fn size(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
-    // SAFETY: `stat` is plain numbers, for which zeroes are valid.
-    let mut stat: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: `stat` is ours to write, and of the type that the call fills.
-    check(unsafe { libc::fstat(fd.as_raw_fd(), &raw mut stat) })?;
+    let stat = fstat(fd)?;
     Ok((stat.st_size as u64, stat.st_blksize as u64))
 }
 
-pub(crate) fn add_seals(fd: BorrowedFd<'_>, seals: libc::c_int) -> io::Result<()> {
-    // SAFETY: a plain system call on an open descriptor.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) }).map(drop)
+pub(crate) fn add_seals(fd: BorrowedFd<'_>, seals: SealFlags) -> io::Result<()> {
+    Ok(fcntl_add_seals(fd, seals)?)
 }
 
-pub(crate) fn seals(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
-    // SAFETY: a plain system call on an open descriptor.
-    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) })
+pub(crate) fn seals(fd: BorrowedFd<'_>) -> io::Result<SealFlags> {
+    Ok(fcntl_get_seals(fd)?)
 }
 
 /// Makes the file's pages exist. Unlike a first touch, this fails with an error where there are none.
 fn allocate(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
-    // SAFETY: a plain system call on an open descriptor.
-    check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
+    Ok(fallocate(fd, FallocateFlags::empty(), 0, len as u64)?)
 }
 
 /// A shared mapping for reading and writing; unmapped when dropped.
@@ -279,10 +268,7 @@ unsafe fn unmap(start: *mut u8, len: usize) {
 
 /// The soft limit of locked memory, in bytes; `None`: unlimited.
 pub(crate) fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: `limit` is ours to write, and of the type that the call fills.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (result != 0 || limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    getrlimit(Resource::Memlock).current
 }
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {

@@ -7,13 +7,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::ptr::NonNull;
 
+use rustix::fs::SealFlags;
+
 use crate::bytes::Bytes;
 use crate::inventory::{Inventory, Transparent};
 use crate::kernel::{self, Region};
 use crate::page::{PageChoice, PageSize};
 
 /// Neither longer nor shorter: a process that maps all of it never faults beyond its end.
-const SEALS: libc::c_int = libc::F_SEAL_GROW | libc::F_SEAL_SHRINK;
+const SEALS: SealFlags = SealFlags::GROW.union(SealFlags::SHRINK);
 
 /// What to map.
 #[derive(Clone, Copy, Debug)]
@@ -109,7 +111,7 @@ impl Mapping {
         let fd = kernel::memfd(&c_name, page).map_err(step("memfd_create"))?;
         kernel::set_len(fd.as_fd(), whole).map_err(step("ftruncate"))?;
         let region = Region::map(fd.as_fd(), whole, page.bytes()).map_err(step("mmap"))?;
-        kernel::add_seals(fd.as_fd(), SEALS | libc::F_SEAL_SEAL).map_err(step("sealing"))?;
+        kernel::add_seals(fd.as_fd(), SEALS | SealFlags::SEAL).map_err(step("sealing"))?;
         Ok(Mapping { region, page, fd, notes: Vec::new() })
     }
 
@@ -135,7 +137,7 @@ impl Mapping {
             notes.extend(bind(&region, node, page, inventory));
         }
         region.populate(fd.as_fd()).map_err(step("pre-faulting"))?;
-        kernel::add_seals(fd.as_fd(), SEALS | libc::F_SEAL_SEAL).map_err(step("sealing"))?;
+        kernel::add_seals(fd.as_fd(), SEALS | SealFlags::SEAL).map_err(step("sealing"))?;
 
         let mut got = page;
         if page == PageSize::Transparent {
@@ -169,7 +171,7 @@ impl Mapping {
         let refuse = |doing| fail(Failed(doing, io::ErrorKind::InvalidData.into()));
 
         let seals = kernel::seals(fd.as_fd()).map_err(step("reading its seals"))?;
-        if seals & SEALS != SEALS {
+        if !seals.contains(SEALS) {
             return Err(refuse("it is not sealed against growing and shrinking"));
         }
         let (size, page_len) = kernel::size(fd.as_fd()).map_err(step("fstat"))?;
@@ -419,7 +421,7 @@ mod tests {
             let error = kernel::set_len(mapping.as_fd(), len).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         }
-        assert!(kernel::add_seals(mapping.as_fd(), libc::F_SEAL_FUTURE_WRITE).is_err(), "no more seals");
+        assert!(kernel::add_seals(mapping.as_fd(), SealFlags::FUTURE_WRITE).is_err(), "no more seals");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 pub use crate::users::{FileUser, FileUsers};
 
@@ -109,10 +110,7 @@ pub fn is_in_memory(file: BorrowedFd<'_>) -> bool {
 }
 
 fn has_swap() -> bool {
-    let mut found = std::mem::MaybeUninit::<libc::sysinfo>::zeroed();
-    // SAFETY: the kernel writes a `struct sysinfo` there, or nothing; it is plain numbers, for which zeros are as good.
-    let (status, found) = unsafe { (libc::sysinfo(found.as_mut_ptr()), found.assume_init()) };
-    status != 0 || found.totalswap > 0
+    rustix::system::sysinfo().totalswap > 0
 }
 
 /// Hard links that an object can have in the file system of `file`, if the C library knows.
@@ -126,12 +124,7 @@ pub fn links_max(file: BorrowedFd<'_>) -> Option<u32> {
 /// The time that the kernel stamps files with, since 1970: some milliseconds behind the time of day.
 #[must_use]
 pub fn file_time() -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is writable, and the call does nothing else.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME_COARSE, &raw mut time) };
-    if status != 0 {
-        return Duration::ZERO;
-    }
+    let time = clock_gettime(ClockId::RealtimeCoarse);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
 }
 

@@ -88,9 +88,7 @@ pub fn pin(core: CoreId) -> Result<(), AffinityError> {
 /// The core that the calling thread runs on at this moment.
 #[must_use]
 pub fn current() -> Option<CoreId> {
-    // SAFETY: the call takes no pointer and only reads.
-    let core = unsafe { libc::sched_getcpu() };
-    usize::try_from(core).ok().map(CoreId)
+    Some(CoreId(rustix::thread::sched_getcpu()))
 }
 
 fn check_within(core: CoreId, allowed: CoreSet) -> Result<(), AffinityError> {

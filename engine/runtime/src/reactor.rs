@@ -5,6 +5,7 @@
 //! while, on the poller's descriptors and until the poller's next timer.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -318,7 +319,7 @@ fn wait(entries: &mut [libc::pollfd], timeout: Duration) {
 
 /// Asks the kernel to end this thread's sleeps when they are due: by default it may be 50 µs late.
 fn fine_grained_sleep() {
-    const SLACK_NS: libc::c_ulong = 1;
-    // SAFETY: the call takes numbers only. Where it is refused, sleeps are a little longer.
-    let _ = unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, SLACK_NS) };
+    const SLACK_NS: NonZeroU64 = NonZeroU64::MIN;
+    // Where it is refused, sleeps are a little longer.
+    let _ = rustix::thread::set_current_timer_slack(Some(SLACK_NS));
 }
