@@ -219,7 +219,7 @@ fn reads_wait_for_the_peers_resources() {
 }
 
 /// Calls into the driver and work requests that `at_once` exposures and fences take, one after the other: the table in
-/// engine/README.md. (registered, deregistered, of windows, doorbells)
+/// engine/docs/decisions/how-is-exposed-memory-protected.md. (registered, deregistered, of windows, doorbells)
 #[test]
 fn what_an_exposure_costs() {
     const ROUNDS: u64 = 10;
