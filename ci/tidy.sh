@@ -140,6 +140,15 @@ offend "cites a rule that engine/spec does not have" < <(
 offend "abbreviates a rule's number: write it in full, so that it can be found" < <(
     files \( -name '*.rs' -o -name rules.txt \) | xargs grep -nE '(//|^[0-9]{4}-).*[^0-9A-Za-z.-](([0-9]+\.)+[0-9]+-[a-z]|[XLDP]-[0-9]+)\b'
 )
+
+# Plain English: phrases of a dialect that a stranger has to decode. Say who acts; use the field's own words (evict, retransmit, drain,
+# lookup). The list covers *.md; extend it to *.rs when the sources are clean.
+phrases='in whose stead|by turns|so many (octets|bytes|times|of)|whoever|(is|are) no more|long to (move|write down)|would pay for (it|that)'
+phrases+='|none too|that is for nobody|cannot be had|(has|have) no use for|(is|are|was|were) to be (read|sent|made|done|taken|told|had)'
+phrases+='|one that does not|what is there is|all that is to be said|it was waited for|a look at what'
+offend "a phrase that a stranger has to decode (the list of ci/tidy.sh): say it plainly" < <(
+    files -name '*.md' | xargs grep -nwiE "$phrases"
+)
 offend "a link to nowhere" < <(
     files -name '*.md' | while IFS= read -r file; do
         grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//; s/#.*//' | grep -vE '^(https?:|$)' |

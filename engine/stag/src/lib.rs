@@ -38,3 +38,8 @@ pub mod prelude {
     pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
     pub use stag_wire::xdr::{Overflow, Reader, Writer};
 }
+
+/// Compiles the example in the repository's README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
