@@ -1,4 +1,4 @@
-//! Bytes for a human.
+//! Byte counts for human readers.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What the machine has: hugepages of each size on each NUMA node, and what limits their use.
+//! The machine's hugepages: of each size on each NUMA node, and the limits of their use.
 
 use std::fmt;
 use std::fs;

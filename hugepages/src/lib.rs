@@ -1,7 +1,7 @@
 //! Hugepages: shows, reserves and clears them, and maps memory on them.
 //!
-//! - [`Mapping`] is sealed, zeroed, pre-faulted memory on the largest pages that the machine gives, bound
-//!   to a NUMA node where asked. It steps down aloud, in its [`Mapping::notes`].
+//! - [`Mapping`] is sealed, zeroed, pre-faulted memory on the largest pages that the machine gives, bound to
+//!   a NUMA node where asked. If it has to use smaller pages, [`Mapping::notes`] says so.
 //! - [`Inventory`] is what the machine has, and what limits its use.
 //! - [`Plan`] reserves pages or gives them back; it can be shown before it is applied.
 //!

@@ -1,4 +1,4 @@
-//! What goes in with an operation and comes back with its completion.
+//! The buffers and results that pass between an operation and its completion.
 
 use rustix::io::Errno;
 use smallvec::SmallVec;

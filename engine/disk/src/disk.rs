@@ -1,4 +1,4 @@
-//! The operations of one reactor, and whose they are.
+//! The operations of one reactor, and their owners.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

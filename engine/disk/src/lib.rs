@@ -1,14 +1,13 @@
 //! Files: reads, writes and syncs of buffers by io_uring, owned by one reactor.
 //!
-//! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric
-//! does. So a buffer in flight can be neither freed nor touched, even if the operation is abandoned; a [`Disk`] that
-//! is dropped waits for what is in flight. Nothing allocates after [`Disk::new`].
+//! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric does. So a
+//! buffer in flight can be neither freed nor touched, even if the operation is abandoned; dropping a [`Disk`] waits for the
+//! operations in flight. Nothing allocates after [`Disk::new`].
 //!
-//! Operations that were begun are handed to the kernel together, by one system call for each [`Disk::poll`]
-//! that finds some; completions are found in shared memory, by none. Where io_uring is not permitted
-//! (an old kernel, a container's filter), operations are done by plain system calls as they are begun, and
-//! [`Disk::method`] says so. So are those of an owner whose files are in memory ([`Disk::set_immediate`]), since the kernel has nothing to
-//! wait for there.
+//! Each [`Disk::poll`] submits all new operations by one system call, and finds completions in shared memory, without one.
+//! Where io_uring is not permitted (an old kernel, a container's filter), operations are done by plain system calls as they are
+//! begun, and [`Disk::method`] says so. The same is true of an owner whose files are in memory ([`Disk::set_immediate`]): the
+//! kernel never waits for a device there.
 //!
 //! [`system`] has the few system calls about files that `rustix` lacks.
 

@@ -1,5 +1,5 @@
-//! Operations that are done one by one, when a test says so: what has to wait for what can be seen, and any of them can
-//! fail.
+//! A stand-in for the disk in tests: operations complete one by one when the test says so, and any of them can fail. So
+//! a test sees which operation waits for which.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,7 +1,7 @@
-//! The memory budget: one number (`memory.budget`) that everything pinned is taken from.
+//! The memory budget: one number (`memory.budget`) that all pinned memory is taken from.
 //!
-//! Shared by all reactors. What is spent never exceeds the limit, at no instant and in no order of
-//! takers: a take either fits or changes nothing.
+//! Shared by all reactors. The sum never exceeds the limit, not for a moment and in no order of callers: a
+//! request either fits or changes nothing.
 
 use std::fmt;
 

@@ -1,10 +1,10 @@
-//! Free runs of units: finds a contiguous run, and merges what is given back with its neighbours.
+//! Free runs of units: finds a contiguous run, and merges a run that is given back with its neighbours.
 //!
 //! Plain bookkeeping on indices; it knows nothing of memory. Taking, giving and merging touch a bounded
-//! number of tags. An *extent* is a run of free units that no other free unit adjoins. Its first unit's
-//! tag (its head) holds its length and its links in the list of its class; its last unit's tag holds its
-//! length too, so that a run given back finds the extent before it (boundary tags, as Knuth has them; the
-//! classes are those of TLSF: four for each power of two).
+//! number of tags. An *extent* is a maximal run of free units. The tag of its first unit (its head) holds its
+//! length and its links in the list of its class; the tag of its last unit holds the length too, so that a
+//! run given back finds the extent before it (boundary tags, as in Knuth; the classes are those of TLSF: four
+//! for each power of two).
 
 /// No unit.
 const NONE: u32 = u32::MAX;

@@ -12,7 +12,7 @@
 //! - A [`Budget`] is the one number that all arenas together stay below.
 //! - A [`Ledger`] proves at exit that every buffer came back.
 //!
-//! The compiler keeps what belongs to one reactor there:
+//! The compiler keeps values of one reactor there:
 //!
 //! ```compile_fail,E0277
 //! fn send<T: Send>() {}
@@ -31,7 +31,7 @@
 //! send::<stag_memory::Borrowed>();
 //! ```
 //!
-//! What is on its way can be sent, and neither copied nor made up:
+//! Loans and returns can be sent, but neither copied nor forged:
 //!
 //! ```
 //! fn send<T: Send>() {}

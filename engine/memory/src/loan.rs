@@ -7,12 +7,12 @@
 //!   Pool::take_back ◀──── Return ◀──────────── Borrowed::next_return ◀───────┘
 //! ```
 //!
-//! Each side counts in plain numbers of its own. The lender's counts stay as they were, as if the [`Shared`] that it lent still
-//! lived there; so its units are neither free nor unique, until the return lowers the counts. The borrower has a [`Pool`]-like
-//! bookkeeping for each pool that it has borrowed from. It holds **one** of the lender's counts for each unit, however many loans
-//! of the unit it was given: the count of any further loan is due at once. So are units that are no longer used here.
+//! Each side counts in plain numbers of its own. The lender's counts stay as they were, as if the lent [`Shared`] still lived
+//! there; so its units are neither free nor unique, until the return lowers the counts. The borrower keeps books like those of a
+//! [`Pool`] for each pool that it borrows from. It holds **one** of the lender's counts for each unit, however many loans of the
+//! unit it was given: the count of any further loan is due at once. So are units that are no longer used here.
 //!
-//! *Loans nest.* What is borrowed can be lent on, and comes back to whom it came from, who then owes it to its own lender.
+//! *Loans nest.* Borrowed memory can be lent on. It returns to the reactor that lent it, which then owes it to its own lender.
 //!
 //! *Writing.* The lender lends a unique [`Shared`] with the right to write: it keeps nothing that touches those bytes, so the
 //! borrower's counts alone decide what is unique. Any other loan marks its units as read elsewhere, and they are never unique at

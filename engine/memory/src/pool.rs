@@ -1,13 +1,13 @@
 //! Pools: an arena's memory cut into units of one size, for one reactor.
 //!
-//! A free unit that was used last is handed out first: it is likeliest to be in the cache. Taking and
-//! dropping a unit touches at most two cache lines beside the buffer itself: the first of [`Inner`] and the
-//! top of the stack.
+//! The unit that was freed last is handed out first: it is likeliest to be in the cache. Taking and dropping
+//! a unit touches at most two cache lines beside the buffer itself: the first of [`Inner`] and the top of the
+//! stack.
 //!
-//! In a pool of runs, what is given back first becomes the *recent* run, or lengthens it at either end. So a
-//! run comes back in one step whether it is dropped whole or page by page, and a run of the same length is
-//! taken again in one step. When something that does not adjoin is given back, the recent run retires: a
-//! single unit to the stack, a longer run to the [`Extents`], which merge it with its neighbours.
+//! In a pool of runs, the first run that is given back becomes the *recent* run; later ones may extend it
+//! at either end. So a run comes back in one step whether it is dropped whole or page by page, and a run of
+//! the same length is taken again in one step. When a run that does not adjoin is given back, the recent run
+//! retires: a single unit to the stack, a longer run to the [`Extents`], which merge it with its neighbours.
 //!
 //! # Two accounts
 //!

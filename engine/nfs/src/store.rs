@@ -279,13 +279,14 @@ pub trait Store {
         now: Time,
     ) -> Result<&'a [u8], Status>;
 
-    /// Whether data that is read takes payload memory of its own: then a READ gets what its client may have of that.
+    /// Whether READ copies into payload memory; if so, it is limited to the client's share of payload memory.
     fn reads_take_memory(&self) -> bool {
         false
     }
 
     /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
-    /// // `pieces` is never made larger than its capacity: where the file is in more places than that, the READ is
+    ///
+    /// `pieces` is never made larger than its capacity: where the file is in more places than that, the READ is
     /// short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives the pieces, or
     /// says why there are none.
     fn read(

@@ -1,7 +1,7 @@
-//! What the peer has said of itself by transport characteristics (xcharext-00, rtrext section 5), and what follows from it.
+//! The peer's transport characteristics (xcharext-00, rtrext section 5), and what follows from them.
 //!
-//! Each has a default until it is told (XC-j), and the last word counts. A peer that tells nothing is as one of the base
-//! version: Calls and Replies of one transmission, no items in its Receives, Receives of 4096 octets.
+//! Each has a default until the peer sends it (XC-j), and the last value counts. A peer that sends none is treated as
+//! one of the base version: Calls and Replies of one transmission, no items in its Receives, Receives of 4096 octets.
 
 use stag_wire::rpcrdma2::{
     CharacteristicUpdate, CharacteristicValue, INLINE_THRESHOLD_DEFAULT, InitialCharacteristics,

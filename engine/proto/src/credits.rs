@@ -1,7 +1,7 @@
 //! Credits (8166-3.3): how many Calls may be in flight, seen from either end.
 //!
-//! Plain numbers, one owner each: a [`Window`] in the Requester, a [`Grant`] in the Responder. Both say
-//! what holds at all times in `check`, which debug builds call after each change.
+//! Plain numbers, one owner each: a [`Window`] in the Requester, a [`Grant`] in the Responder. The invariants
+//! of both are in `check`, which debug builds call after each change.
 //!
 //! ```text
 //!          Requester                                      Responder

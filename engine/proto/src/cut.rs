@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Items begin at the first target of the first transmission and take one target after the other; each begins a target of its
-//! own. While there are items the Payload stream stays in the heads, so that which targets they get does not depend on
-//! the length of the header, which names them. Behind the last item it may fill whole Receives.
+//! own. While there are items the Payload stream stays in the heads, so that the choice of targets does not depend on the
+//! length of the header, which names them. Behind the last item it may fill whole Receives.
 
 use stag_wire::rpcrdma2::CONTINUATION_LEN;
 

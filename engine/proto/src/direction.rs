@@ -1,7 +1,7 @@
 //! Which of an end's two roles a message is for, where Calls go both ways on one connection (RFC 8167).
 //!
-//! Not who connected decides, but what the message says: the msg_type of an inline Payload stream, and the chunks of a long one
-//! (8167 section 2). An xid alone says nothing: both directions may use the same one at the same time (8167-2.4-a).
+//! The message decides, not which end connected: the msg_type of an inline Payload stream, and the chunks of a long one (8167
+//! section 2). An xid alone says nothing: both directions may use the same one at the same time (8167-2.4-a).
 
 use stag_wire::rpcrdma::{Direction, Done, Fixed, Header, HeaderError, MessageProcedure, procedure};
 

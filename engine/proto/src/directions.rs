@@ -1,7 +1,7 @@
 //! Where a Requester wants the items of a Reply, and where its Responder puts them (rtrext, sections 3 and 4).
 //!
 //! The Responder matches the directions of a Call with the items of its results ([`PlacedResults::new`]); the Requester compares
-//! what came with what it asked for ([`ExpectedResult`]). Each direction is used up by one result (RTR-7.4-f):
+//! the received items with those it asked for ([`ExpectedResult`]). Each direction is used up by one result (RTR-7.4-f):
 //!
 //! | direction | the item is shorter than its minimum | it is there | there is none |
 //! |---|---|---|---|

@@ -1,4 +1,4 @@
-//! Replies that a Responder exposes, because they fit neither inline nor into a Reply chunk (reliable reply).
+//! Replies that a Responder exposes, because they fit neither inline nor in a Reply chunk (reliable reply).
 //!
 //! ```text
 //!         expose             handle_done                    when every handle is fenced
@@ -15,8 +15,8 @@
 //! | `Told` | the fences | until the handles are fenced |
 //!
 //! Each handle is fenced once, by the peer's Send with Invalidate or by the driver ([`ExposedReplies::poll_fence`]). An
-//! RDMA_DONE has no Call's credit: no more Replies are exposed than Receives were promised for it (RR-P-8). What an RDMA_DONE
-//! that matches nothing says is ignored, as often as it comes (RR-4.1.3-d).
+//! RDMA_DONE has no Call's credit, so at most as many Replies are exposed as Receives were promised for it (RR-P-8). An
+//! RDMA_DONE that matches no exposed Reply is ignored, as often as it comes (RR-4.1.3-d).
 
 use stag_wire::rpcrdma::ReadSegment;
 

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! One [`GroupReceiver`] for each direction of a connection (RTR-4.2-a). It holds no octets: it says where in the Payload stream
-//! each part belongs, and the driver keeps them. A group that breaks off gets one XMTERR; what is left of it is dropped without
+//! each part belongs, and the driver keeps them. A group that breaks off gets one XMTERR; the rest of it is dropped without
 //! another, because the peer posted Receives for one answer (RTR-X-19).
 
 use stag_wire::rpcrdma2::{Continuation, GroupFault, MessageType, TransmissionError, TransmissionId, option};

@@ -1,8 +1,8 @@
 //! RPC-over-RDMA as sans-IO state machines: version 1 (RFC 8166), and version 2 as of June 2016.
 //!
-//! Nothing here does I/O, reads a clock, or allocates after `new`. A driver (the `rpc` crate) owns the
-//! queue pair, the buffers and the time-outs; it feeds received messages as byte slices, and acts on the
-//! values that come back.
+//! Nothing here does I/O, reads a clock, or allocates after `new`. A driver (the `rpc` crate) owns the queue
+//! pair, the buffers and the time-outs; it passes received messages in as byte slices, and acts on the
+//! returned values.
 //!
 //! ```text
 //!  driver of a client                                        driver of a server
@@ -12,16 +12,16 @@
 //!   poll_fence, handle_fenced
 //! ```
 //!
-//! - [`parameters`]: what two ends agree on when they connect (RFC 8797).
+//! - [`parameters`]: the values that two ends agree on when they connect (RFC 8797).
 //! - [`credits`]: how many Calls may be in flight.
 //! - [`requester`], [`responder`]: the two machines. One connection has one of each at either end when Calls
 //!   go both ways (RFC 8167).
 //! - [`exposed`]: Replies of any size, which their Requester pulls (reliable reply).
-//! - [`version`]: which version a connection speaks. [`characteristics`]: what the peer says of itself in version 2.
-//!   [`version2`]: what this end says. The same two machines serve both versions; what version 2 adds is beside them
+//! - [`version`]: which version a connection speaks. [`characteristics`]: those of the peer in version 2. [`version2`]: those
+//!   of this end. The same two machines serve both versions; the additions of version 2 are beside them
 //!   ([`requester::Requester2`], [`responder::Responder2`]).
-//! - [`group`], [`sender`]: messages of several transmissions, as they are received and sent (rtrext). [`cut`]: what goes into
-//!   each of them. [`layout`]: how Receives are divided. [`placement`]: where the items of a received message lie.
+//! - [`group`], [`sender`]: messages of several transmissions, as they are received and sent (rtrext). [`cut`]: the contents
+//!   of each transmission. [`layout`]: how Receives are divided. [`placement`]: where the items of a received message lie.
 //!   [`directions`]: where a Requester wants results, and where the Responder puts them. [`lone`]: messages in one Send.
 //! - [`direction`]: which of the two a message is for. [`receives`]: Receives posted for both together.
 //! - [`plan`]: Short, Chunked or Long.

@@ -1,8 +1,8 @@
-//! Messages of version 2 that are one Send, have no chunks, and one item at most: what nearly all are.
+//! The most frequent messages of version 2: one Send, no chunks, and one item at most.
 //!
-//! They are taken in where they arrived, in one step, by rules that the general way has in several: what is not as expected in any
-//! respect is left to that, which says what is wrong with it. Nearly all of these in turn have no words but constants and a few
-//! numbers: base messages without chunks, and [`LoneTransmission`]. The others are read field by field.
+//! They are taken in where they arrived, in one step, by rules that the general way checks in several: any message that is not
+//! as expected is left to that way, which says what is wrong with it. Nearly all of them consist of constants and a few numbers:
+//! base messages without chunks, and [`LoneTransmission`]. The others are read field by field.
 
 use stag_wire::rpcrdma2::{
     Body2, DirectedPlace, Elements, HEADER_LEN_MIN, Header2, ItemPlace, LonePlace, LoneTransmission,

@@ -1,8 +1,8 @@
-//! What the two ends of a connection agree on when it is set up (RFC 8797).
+//! The values that the two ends of a connection agree on when it is set up (RFC 8797).
 //!
-//! Each end tells its own [`PrivateData`] in the connect request or the accept
-//! ([`PrivateData::to_wire`]), and computes the [`Parameters`] from it and what the peer told. They hold
-//! until the connection ends; a reconnect starts again (8797-4-b).
+//! Each end sends its own [`PrivateData`] in the connect request or the accept ([`PrivateData::to_wire`]),
+//! and computes the [`Parameters`] from it and the peer's. They hold until the connection ends; a reconnect
+//! starts again (8797-4-b).
 
 use stag_wire::cm_private_data::inline_thresholds;
 pub use stag_wire::cm_private_data::{InlineSize, PrivateData};

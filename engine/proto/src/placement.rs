@@ -1,7 +1,8 @@
 //! Where the items of a received message lie: in which of its Receives, at which octets (rtrext, section 4).
 //!
-//! A [`PlacementMap`] follows the transmissions of one direction as they come, and then checks what the first of them says of
-//! items in targets. What it lets pass is in octets that were received, behind headers and Payload stream, and nowhere twice.
+//! A [`PlacementMap`] follows the transmissions of one direction as they come, and then checks the first one's claims about
+//! items in targets. An item that passes lies in octets that were received, behind headers and Payload stream, and items
+//! never overlap.
 
 use stag_wire::rpcrdma2::{Elements, GroupFault, ItemPlace, PlacedItem};
 use stag_wire::xdr::padded;

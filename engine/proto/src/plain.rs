@@ -1,7 +1,7 @@
-//! The short way for the most frequent message: an RDMA_MSG without chunks.
+//! The fast path for the most frequent message: an RDMA_MSG without chunks.
 //!
-//! It decides what the checks of [`Header`](stag_wire::rpcrdma::Header) would, for messages that need none of their care; all others
-//! take the long way.
+//! It decides what the checks of [`Header`](stag_wire::rpcrdma::Header) would, for messages that need no more than that; all
+//! others take the general way.
 
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, VERSION, procedure};
 

@@ -1,7 +1,7 @@
 //! The Read list of a Call, as the Responder pulls it.
 //!
 //! A Read list comes in any order (8166-X-9): segments of equal Position are one chunk, joined in list order
-//! (8166-3.4.5-b). The Responder proves once that the chunks fit between each other and into the Payload
+//! (8166-3.4.5-b). The Responder proves once that the chunks fit between each other and in the Payload
 //! stream; after that [`ReadChunks`] walks them in ascending order.
 //!
 //! ```text

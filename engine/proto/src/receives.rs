@@ -9,7 +9,7 @@
 //! ```
 //!
 //! Plain numbers, one owner. The driver takes a Receive for a purpose before it sends the message that entitles the peer to use
-//! it, and says for each message that came which purpose it had. A peer that sends what it is not entitled to takes a Receive
+//! it, and names the purpose of each message that arrives. A peer that sends a message without being entitled takes a Receive
 //! of another purpose: [`Receives::missing`] says how many have to be posted before anything else is sent.
 
 /// What a Receive is posted for.

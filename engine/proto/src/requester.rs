@@ -23,11 +23,11 @@
 //! | `Fencing` | the last fence | no |
 //! | `Interrupted` | `resume`: a new connection to the same Responder, and a credit there | no |
 //!
-//! The driver owns buffers, queue pair and clock. It feeds each received message to
-//! [`Requester::handle_receive`] and acts on the value that comes back. While a Call's memory is
-//! [`ExposedMemory::Exposed`] it asks [`Requester::poll_fence`] for handles to fence, and reports each that is
-//! dead to [`Requester::handle_fenced`]; no memory of the Call is handed to anybody before that says
-//! [`ExposedMemory::Safe`] (8166-4.4.1-a).
+//! The driver owns buffers, queue pair and clock. It passes each received message to
+//! [`Requester::handle_receive`] and acts on the result. While a Call's memory is [`ExposedMemory::Exposed`]
+//! it asks [`Requester::poll_fence`] for handles to fence, and reports each that is dead to
+//! [`Requester::handle_fenced`]; it hands out no memory of the Call before that says [`ExposedMemory::Safe`]
+//! (8166-4.4.1-a).
 //!
 //! One Receive must be posted for each Call in flight **before** the Call is sent (8166-3.3.1-e), and after
 //! every message, dropped ones too, the Receive it took is posted again.

@@ -1,4 +1,4 @@
-//! The Responder: takes in Calls, says what to pull, and forms their Replies.
+//! The Responder: takes in Calls, says which chunks to pull, and forms their Replies.
 //!
 //! ```text
 //!        handle_receive           emit_reply, refuse, discard
@@ -16,8 +16,9 @@
 //! chunk lists are in it, and the Reply repeats them from there. Then it
 //!
 //! 1. posts that Receive (or another) again and says so with [`Responder::receives_posted`],
-//! 2. posts the Writes, 3. posts the Send: the grant in the Reply counts on 1 (8166-3.3.1-d), and the
-//!    Requester on 2 being before 3 (8166-2.3.2-c).
+//! 2. posts the Writes,
+//! 3. posts the Send: the grant in the Reply counts on 1 (8166-3.3.1-d), and the Requester on 2 being before
+//!    3 (8166-2.3.2-c).
 //!
 //! Nothing is written to the peer before [`Responder::plan_reply`] said that all of it fits (8267-3-b).
 //!
@@ -319,7 +320,7 @@ impl Responder {
     }
 
     /// Takes in a message for this Responder. The checks are in the order of section 12.
-    // Always inline: what it returns is long, and is then not written down to be read again.
+    // `inline(always)`: the result is large; inlined, it never goes through memory.
     #[inline(always)]
     pub fn handle_receive<'m>(&mut self, message: &'m [u8]) -> ResponderReceived<'m> {
         self.grant.receive_consumed();
@@ -355,7 +356,7 @@ impl Responder {
 
     /// Splits off the header of a Call with one chunk of one segment, if [`Responder::receive`] would take it in. `None`
     /// says nothing about the message.
-    // Always inline: what it returns is long, and is then not written down to be read again.
+    // `inline(always)`: the result is large; inlined, it never goes through memory.
     #[inline(always)]
     fn parse_single<'m>(&self, message: &'m [u8]) -> Option<(Single, &'m [u8])> {
         let (single, stream) = Single::parse(message)?;

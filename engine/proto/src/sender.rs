@@ -10,8 +10,8 @@
 //!
 //! One [`GroupSender`] for each direction of a connection (RTR-4.2-a): while a group is open, no other message of its direction
 //! is sent. It never waits for the peer, because the credits or Receives of all its transmissions are there before it begins
-//! (RTR-4.3-a). An abandoned group is ended by whatever is sent next; the peer says so with an XMTERR that has the abandoned one
-//! as its lead.
+//! (RTR-4.3-a). An abandoned group ends with the next message that is sent; the peer then sends an XMTERR that has the abandoned
+//! one as its lead.
 
 use stag_wire::rpcrdma2::{MessageType, TransmissionError};
 

@@ -1,8 +1,8 @@
 //! Walks the memory of a chunk front to back.
 //!
-//! A chunk is a list of segments cut anywhere (8166-3.4.4-a), and what is moved to or from it is a list of
-//! local pieces cut elsewhere. [`Cursor`] finds the cuts of both: ask it for as much as the local piece
-//! has left, post what it gives, go on.
+//! A chunk is a list of segments cut anywhere (8166-3.4.4-a), and the data that is moved to or from it is a
+//! list of local pieces cut elsewhere. [`Cursor`] finds the cuts of both: ask it for the rest of the local
+//! piece, post the span that it gives, go on.
 //!
 //! ```text
 //! local    |------- 5000 -------|-- 1000 --|

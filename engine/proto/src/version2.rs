@@ -1,4 +1,4 @@
-//! What both ends of a connection share in version 2: what an end tells of itself, and the short messages beside Calls.
+//! Version 2 at both ends of a connection: an end's own characteristics, and the short messages beside Calls.
 
 use stag_wire::rpcrdma2::{
     Body2, CharacteristicValue, Elements, ErrorCode2, Header2, InitialCharacteristics, MessageType,

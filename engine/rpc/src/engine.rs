@@ -133,8 +133,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Makes an engine. The arenas of `pools` must be registered with `provider`.
     ///
     /// `seed` makes a client's transaction ids differ from run to run: take it from the system's randomness, not from the
-    /// process id, which is the same each time in a container. A server that keeps Replies for retransmissions would
-    /// take the Calls of this run for those of the last. A server's own is of no use.
+    /// process id, which is the same each time in a container. Otherwise a server's duplicate cache may answer with the
+    /// previous run's Replies. Ignored by engines that only serve.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Pinning the calling thread to one core, with checks that come before the system call's.
+//! Pins the calling thread to one core, and says in advance why the system call would refuse.
 
 use std::fs;
 use std::io;

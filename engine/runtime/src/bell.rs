@@ -1,4 +1,4 @@
-//! The bell of a reactor: what wakes it when others have published something for it.
+//! The bell of a reactor: wakes it when others have published something for it.
 
 use std::io;
 use std::os::fd::RawFd;

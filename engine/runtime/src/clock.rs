@@ -1,6 +1,6 @@
 //! The clock: the only file of the workspace that reads one.
 //!
-//! Everything else is given `now`, a [`Duration`] since the clock's origin, so it can be driven by a
+//! All other code is given `now`, a [`Duration`] since the clock's origin, so it can be driven by a
 //! simulator. [`Clock`] reads the time stamp counter where that is sound and costs a few nanoseconds;
 //! elsewhere it asks the system.
 

@@ -1,4 +1,4 @@
-//! What on this machine spoils a measurement, and how to repair it.
+//! Conditions of this machine that spoil a measurement, and how to repair them.
 //!
 //! `stag perf` prints the findings beside its figures.
 

@@ -1,8 +1,8 @@
 //! A group of reactors: one for each of several cores, started and stopped together.
 //!
-//! Each reactor has a thread, a core, and a poller that was made on that thread and never leaves it. What reactors tell each
-//! other goes through lanes ([`LaneMesh`](crate::LaneMesh)); a [`Bell`] wakes each. All of them run or none does, and they stop
-//! in phases ([`Poller`]): no reactor leaves while another waits for its answer or holds its memory.
+//! Each reactor has a thread, a core, and a poller that was made on that thread and never leaves it. Reactors talk to each
+//! other through lanes ([`LaneMesh`](crate::LaneMesh)); a [`Bell`] wakes each. All of them run or none does, and they stop in
+//! phases ([`Poller`]): no reactor leaves while another waits for its answer or holds its memory.
 
 use std::fmt;
 use std::io;

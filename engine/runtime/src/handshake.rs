@@ -1,8 +1,8 @@
-//! The handshake between one that sleeps and those that give it work.
+//! The handshake between a sleeping receiver and the senders that give it work.
 //!
-//! The danger is a lost wake-up: the sender looks before the receiver goes to sleep, and the receiver
-//! looks before the work is there. Both sides write, then fence, then read what the other wrote, so at
-//! least one of them sees the other:
+//! The danger is a lost wake-up: the sender checks before the receiver goes to sleep, and the receiver checks
+//! before the work is there. Both sides write, then fence, then read what the other wrote, so at least one of
+//! them sees the other:
 //!
 //! ```text
 //! receiver                          sender

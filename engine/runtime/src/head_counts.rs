@@ -1,11 +1,12 @@
 //! How many of each kind there are at all reactors together, without a lock.
 //!
 //! A table of one word for each key that is counted: a part of the key's hash, and the count. A word whose count is 0 is free,
-//! whatever else is in it, so nothing is ever removed. Keys are added and counts changed when connections come and go; reading
-//! one is a load.
+//! whatever hash it has, so nothing is ever removed. Keys are added and counts changed when connections come and go; reading a
+//! count is one load.
 //!
-//! Two keys of one hash are counted as one. One key may have two words for a while, when a word before its own became free just as
-//! it was added from two reactors: the count is then too low until these go. So the counts are good for shares, not for limits.
+//! Two keys of one hash share a count. One key may have two words for a while, when an earlier word became free just as two
+//! reactors added the key: the count is then too low until these words are free again. So the counts are good for shares, not for
+//! limits.
 
 use crate::sync::{Arc, AtomicU64, Ordering};
 

@@ -1,4 +1,4 @@
-//! Lanes: bounded rings from one thread to one other, for what reactors tell each other all the time.
+//! Lanes: bounded rings from one thread to one other, for the steady traffic between reactors.
 //!
 //! ```text
 //!   writer                                                       reader
@@ -11,11 +11,11 @@
 //!
 //! A mailbox costs each send an atomic exchange and a fence; a lane costs a *batch* one store on either side. The writer fills
 //! places that the reader does not see, and [`LaneWriter::publish`] shows all of them with one store of `tail`. The reader
-//! notes `tail` when it has used up what it knew of, prefetches the lines of what is new, and gives places back by a store
-//! of `head` once in a quarter of the ring, and when it runs empty. Each side rereads the other's index only when its own
-//! copy of it is used up, so that the two index lines move once a batch, not once a value.
+//! rereads `tail` when it has consumed all values it knew of, prefetches the lines of the new ones, and gives places back by a
+//! store of `head` once in a quarter of the ring, and when it runs empty. Each side rereads the other's index only when its
+//! own copy of it is used up, so that the two index lines move once a batch, not once a value.
 //!
-//! A lane of [`LaneRecord`]s is written and read in its places: no octet is copied to get into it or out of it.
+//! A lane of [`LaneRecord`]s is written and read in place: no octet is copied to get into it or out of it.
 //!
 //! A lane wakes no reactor. [`Bell`](crate::Bell) does, once for all lanes that end at one reactor.
 

@@ -1,9 +1,9 @@
 //! The runtime: one reactor per pinned core, and what a reactor needs to run.
 //!
-//! A [`Reactor`] calls one [`Poller`] again and again on one core, and sleeps only when its mode allows
-//! it and the poller agrees. A poller owns all that it touches: its queues, its [`Timers`], the
-//! [`Receiver`]s of its mailboxes. Other cores reach it by message ([`mailbox()`]) and ask it to end
-//! through a [`StopFlag`]. This crate knows no fabric and no RPC.
+//! A [`Reactor`] calls one [`Poller`] again and again on one core, and sleeps only when its mode allows it
+//! and the poller agrees. A poller owns all that it touches: its queues, its [`Timers`], the [`Receiver`]s of
+//! its mailboxes. Other cores reach it by message ([`mailbox()`]) and ask it to stop through a [`StopFlag`].
+//! This crate knows no fabric and no RPC.
 //!
 //! | file | subject |
 //! |---|---|
@@ -11,13 +11,13 @@
 //! | `poller` | what the loop calls |
 //! | `group`, `phases` | several reactors: threads and cores, start of all or none, stop in phases |
 //! | `clock` | the only place that reads a clock |
-//! | `timers`, `mailbox`, `stop` | what pollers are made of |
-//! | `lane`, `line`, `bell` | what reactors tell each other all the time: rings, records in them, the wake-up |
+//! | `timers`, `mailbox`, `stop` | the parts of a poller |
+//! | `lane`, `line`, `bell` | the steady traffic between reactors: rings, records in them, the wake-up |
 //! | `mesh` | the lanes from each reactor of a group to each other one |
 //! | `head_counts` | how many of each kind there are at all reactors together |
 //! | `cores`, `affinity`, `topology` | sets of cores, pinning, the shape of the machine |
 //! | `statistics` | busy, idle and asleep time, counted by the reactor and read from outside |
-//! | `environment` | what on this machine spoils a measurement, and how to repair it |
+//! | `environment` | conditions of this machine that spoil a measurement, and how to repair them |
 #![warn(missing_docs)]
 
 pub mod affinity;

@@ -1,4 +1,4 @@
-//! A poller: what a reactor polls.
+//! A poller: the interface between a reactor and the engine that it drives.
 
 use std::os::fd::RawFd;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The reactor: the loop of one core.
 //!
-//! [`Reactor::run`] pins its thread and makes passes until it is told to stop; then it drains. A pass
-//! is one clock reading and one poll. In adaptive mode the reactor sleeps after it was idle for a
-//! while, on the poller's descriptors and until the poller's next timer.
+//! [`Reactor::run`] pins its thread and makes passes until it is told to stop; then it drains. A pass is one
+//! clock reading and one poll. In adaptive mode the reactor sleeps after it was idle for a while, until a
+//! descriptor of the poller is ready or its next timer is due.
 
 use std::io;
 use std::num::NonZeroU64;

@@ -1,7 +1,7 @@
-//! What a reactor did with its time.
+//! How a reactor spent its time.
 //!
 //! The reactor counts in plain numbers of its own and publishes a copy now and then, so that counting
-//! costs a pass nothing that another core could slow down.
+//! causes no cache traffic with other cores in a pass.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! The wish that reactors end.
+//! The flag that asks reactors to stop.
 
 use std::io;
 use std::os::fd::RawFd;

@@ -1,7 +1,7 @@
 //! Timers of one reactor: bounded, cancelable, and no allocation after `new`.
 //!
-//! A binary heap of slots, each of which knows its place in the heap. Time-outs of Calls are mostly
-//! inserted in the order of their deadlines, which moves nothing, and cancelled long before they are due.
+//! A binary heap of slots, each of which knows its place in the heap. Most time-outs of Calls are inserted in
+//! the order of their deadlines, which moves nothing, and cancelled long before they are due.
 
 use std::time::Duration;
 

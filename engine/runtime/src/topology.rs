@@ -1,8 +1,8 @@
 //! The shape of the machine: which cores share what, and which node of memory is near them.
 //!
-//! Read from `/sys`, so no library of the system is needed. Files that are missing (a container, an odd
-//! kernel) leave a simpler picture: one node, no siblings. With the feature `hwloc`, this machine's is read by the library hwloc,
-//! which knows more machines; `tests/hwloc.rs` shows that both agree.
+//! Read from `/sys`, so no library of the system is needed. If files are missing (a container, an odd kernel) the picture is
+//! simpler: one node, no siblings. With the feature `hwloc`, the library hwloc reads this machine's topology; it knows more
+//! machines, and `tests/hwloc.rs` shows that both agree.
 
 use std::fs;
 use std::io;

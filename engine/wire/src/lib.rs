@@ -1,15 +1,13 @@
 //! Wire formats: bytes to values and back.
 //!
-//! Nothing here allocates, blocks, recurses on what a peer sent, or can panic because of it. Views
-//! borrow the Receive buffer; one check makes their accessors infallible. Emitters write into a
-//! buffer that the caller owns and say when it is too small.
+//! Nothing here allocates, blocks, recurses on a peer's input, or can panic because of it. Views borrow the Receive buffer; one
+//! check makes their accessors infallible. Emitters write into a buffer that the caller owns and say when it is too small.
 //!
-//! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of
-//! ONC RPC version 2 (RFC 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header
-//! in front of them (RFC 8166), [`rpcrdma2`] that of version 2 with its extensions,
-//! [`cm_private_data`] what two sides tell each other while they connect (RFC 8797), [`reliable_reply`] what Stag adds to it. Of the programs,
-//! [`nfs3`] and [`mount3`] (RFC 1813), and what belongs to them: [`nfsacl`], [`nlm4`], [`nsm`]; [`rpcbind`] tells
-//! where programs are (RFC 1833).
+//! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of ONC RPC version 2 (RFC
+//! 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header in front of them (RFC 8166), [`rpcrdma2`]
+//! that of version 2 with its extensions, [`cm_private_data`] the private data of connection set-up (RFC 8797),
+//! [`reliable_reply`] Stag's addition to it. The programs are [`nfs3`] and [`mount3`] (RFC 1813) and their companions [`nfsacl`],
+//! [`nlm4`] and [`nsm`]; [`rpcbind`] tells where programs are (RFC 1833).
 //!
 //! iWARP, which carries RDMA over TCP, is three layers: [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where
 //! octets go (RFC 5041), [`rdmap`] what they are (RFC 5040). [`roce`] has the packets of RoCEv2, to read them in captures.

@@ -12,8 +12,8 @@
 //!         | n          | ULPDU, n octets | PAD 0..3 | CRC32C |
 //! ```
 //!
-//! Markers are not implemented: a receiver need not ask for them, and one that is asked for them refuses
-//! (5044-7.1-d, siw-3). The CRC's polynomial arithmetic is the caller's where speed counts; [`crc32c`] is a plain one.
+//! Markers are not implemented: a receiver need not ask for them, and a sender that is asked for them refuses
+//! (5044-7.1-d, siw-3). Callers that need a fast CRC bring their own; [`crc32c`] is a plain one.
 
 mod field {
     use core::ops::Range;

@@ -1,5 +1,5 @@
-//! NFSACL version 3, program 100227: POSIX access control lists beside NFS version 3. There is no RFC; this is
-//! what Solaris made and Linux speaks. Nothing in it is DDP-eligible (8267-5.2-a).
+//! NFSACL version 3, program 100227: POSIX access control lists beside NFS version 3. There is no RFC: Solaris
+//! made it, and Linux speaks it. Nothing in it is DDP-eligible (8267-5.2-a).
 //!
 //! ```text
 //! GETACL   handle, mask         ──▶ status, attributes, mask, Acl access, Acl default
@@ -7,8 +7,8 @@
 //! Acl      count - n - TIP - TIP - ... - TIP      T, I, P: type, id, permissions; n is count, or 0 if only counted
 //! ```
 //!
-//! A list always has at least four entries on the wire: one without a mask gets one with the permissions of
-//! the owning group.
+//! A list always has at least four entries on the wire: a list without a mask gets one with the permissions
+//! of the owning group.
 
 use crate::nfs3::value::{numbers, records};
 use crate::nfs3::{Handle, PostOpAttributes, ProcedureResults};

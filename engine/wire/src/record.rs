@@ -6,7 +6,7 @@
 //! ```
 //!
 //! [`Splitter`] finds the records in whatever pieces the stream arrives. It keeps no octets itself: the
-//! caller puts those of a record together, or takes a record that is there in one piece as it is.
+//! caller joins those of a record, or takes a record that arrived in one piece as it is.
 
 /// Octets of a mark.
 pub const MARK_LEN: usize = 4;

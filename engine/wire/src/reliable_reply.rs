@@ -1,4 +1,5 @@
-//! Private data of our own that says who takes replies of any size (reliable reply, RR-P-4), and who speaks version 2.
+//! Private data of our own: whether an end takes Replies of any size (reliable reply, RR-P-4), and whether it speaks
+//! version 2.
 //!
 //! Eight octets behind the block of RFC 8797 ([`crate::cm_private_data`]), and only from a side that has the feature switched
 //! on: a peer that does not know the identifier skips the block (RR-P-3).

@@ -1,4 +1,4 @@
-//! Rpcbind (RFC 1833), program 100000: which program is served where. Version 2 is the port mapper; versions 3
+//! Rpcbind (RFC 1833), program 100000: where each program is served. Version 2 is the port mapper; versions 3
 //! and 4 name transports by netid and places by universal address. Nothing in it is DDP-eligible.
 //!
 //! ```text

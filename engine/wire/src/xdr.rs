@@ -1,11 +1,12 @@
 //! XDR (RFC 4506): [`Reader`] over one slice, [`Writer`] into one.
 //!
-//! The same codec of a program serves inline, Chunked and Long Messages: both sides know *reduced*
-//! items, whose octets left the Payload stream for a chunk (8166-3.4). The reader is told which chunks
-//! there are and says for each eligible item where it is; the writer accounts for what it leaves out.
+//! The same codec of a program serves inline, Chunked and Long Messages: both sides know *reduced* items,
+//! whose octets left the Payload stream for a chunk (8166-3.4). The caller tells the reader which chunks
+//! there are, and the reader says for each eligible item where it is; the writer accounts for the octets that
+//! it leaves out.
 //!
-//! Every length is checked against its limit and against the octets that are there before anything
-//! else happens with it (XDR-f). Padding is written as zero and ignored when read (XDR-e).
+//! Every length is checked against its limit and against the octets that are there before it is used
+//! (XDR-f). Padding is written as zero and ignored when read (XDR-e).
 
 /// Octets of one XDR unit: everything is a multiple of it.
 pub const UNIT: usize = 4;

@@ -42,7 +42,8 @@ fn netdev(port: &Port) -> Option<&str> {
 pub(super) fn present(machine: &Machine) -> Vec<Diagnosis> {
     let devices = devices(machine);
     if devices.is_empty() {
-        let found = "none; verbs:// does not work without, shm:// and iwarp:// do; one in software does";
+        let found =
+            "no RDMA device: verbs:// is unavailable (a software device is enough); shm:// and iwarp:// work";
         // Distributions differ in which of the two they have.
         let has_siw = machine.has_loaded("siw") || machine.has_on_disk("siw");
         let (module, kind) = if has_siw { ("siw", "siw") } else { ("rdma_rxe", "rxe") };

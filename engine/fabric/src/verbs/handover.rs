@@ -4,7 +4,8 @@
 //! pass, and is the only one that takes events from the old channel, so no event is under way there meanwhile. Events of the
 //! identifier may reach the other provider before the request does, when the client gave up. That provider remembers the
 //! number until the request comes.
-//! // The device needs no care: librdmacm opens each once in a process, so the identifier leads to the other's device if both
+//!
+//! The device needs no care: librdmacm opens each once in a process, so the identifier leads to the other's device if both
 //! are on the same. If they are not, making the queue pair fails, and the client is refused.
 
 use std::fmt;

@@ -48,9 +48,8 @@
 //!   (`rxe_do_invalidate_mw`): a peer has but to end a handle twice, or while we end it. So on rxe memory is exposed by
 //!   registrations unless windows are asked for. A queue pair whose windows are bound is not destroyed for a minute, so
 //!   they are freed before.
-//! A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
-//! messages fails for good, and no connection over that device succeeds until it is made anew (`rdma link delete`,
-//! `add`).
+//!   A message of the connection manager that finds no route (the link is down) is the last one: the queue pair of such
+//!   messages fails for good, and no connection over that device succeeds until it is made anew (`rdma link delete`, `add`).
 //! - siw reports a lost connection as a failure of its own, and a Send as soon as TCP has it, before the Read in front of it;
 //!   keeps the peer's Terminate to itself, so that a refused request is only a lost connection; does not tell a listener that
 //!   the client is gone, and needs half a minute to destroy such a queue pair; and may leave a first message unread that

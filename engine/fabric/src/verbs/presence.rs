@@ -3,7 +3,8 @@
 //!
 //! The connection manager tells every provider with a connection, and a listener at an address of that device; not a
 //! listener at all addresses. So it is also looked for in sysfs, twice a second.
-//! // A driver that cannot part from its users (in the kernel's words, that has no `disassociate_ucontext`: rxe, siw)
+//!
+//! A driver that cannot part from its users (in the kernel's words, that has no `disassociate_ucontext`: rxe, siw)
 //! waits until the device is open in no process, and `rdma link delete` with it. librdmacm closes a device that is gone
 //! only when it finds another. So the last provider that gives it up takes the kernel's files from under librdmacm.
 

@@ -271,8 +271,7 @@ impl SendQueue {
         self.ops.push_back(Op { id: 0, signaled, begin: None, end: 0, work });
     }
 
-    /// Whether the device has no more to say of it. Of what is done and did not ask it never says a word, not even at
-    /// the end.
+    /// Whether no more completions will arrive: finished unsignaled requests are never reported, even on flush.
     pub(super) fn is_idle(&self) -> bool {
         !is_before(self.done, self.asked) && self.reads.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The bookkeeping of what is borrowed from a pool of another reactor: an [`Inner`] without free units.
+//! The books on units borrowed from a pool of another reactor: an [`Inner`] without free units.
 
 use std::cell::{Cell, UnsafeCell};
 use std::ptr::NonNull;

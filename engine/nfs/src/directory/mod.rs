@@ -21,10 +21,10 @@
 //!   What local processes do to an object in the microseconds between the system calls of one Call cannot be told
 //!   from what the Call did.
 //! - **2048 levels** of directories: what is deeper is `NFS3ERR_NAMETOOLONG`.
-//! **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and makes what is
-//! made as the caller: the kernel gives it its owner and group, and has the last word where names are made, changed and
-//! removed. A server that is not root acts as its own user for every caller. POSIX access control lists can only refuse
-//! more; a server that runs as root ignores what they permit beyond the mode.
+//! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and creates
+//!   objects as the caller: the kernel sets owner and group, and has the last word where names are made, changed and
+//!   removed. A server that is not root acts as its own user for every caller. POSIX access control lists can only refuse
+//!   more; a server that runs as root ignores what they permit beyond the mode.
 //! - **Somebody else on the machine may change names at any moment**, also between two system calls of one Call. What a
 //!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
 //!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.

@@ -114,7 +114,7 @@ pub struct ExportTable<S> {
     waiting: Waiting,
     /// What the Call in hand changed is on its way to stable storage: which store is at it, and what it calls that.
     uncommitted: Option<(usize, Ticket)>,
-    /// The Call in hand named an object that its caller may not know, or that there is none of.
+    /// The current Call named an object that does not exist or that its caller may not access.
     refused: Cell<bool>,
 }
 

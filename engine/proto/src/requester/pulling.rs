@@ -1,13 +1,13 @@
-//! Replies whose Payload stream this end pulls: the Responder exposed it, because it fits nowhere else (reliable reply).
+//! Replies whose Payload stream this end pulls: the Responder exposed it, because it fits neither inline nor in a chunk.
 //!
 //! ```text
 //!        the exposed Reply             handle_pulled
 //!  Sent ──────────────────▶ Pulling ────────────────▶ Fencing ──▶ Free
 //! ```
 //!
-//! The driver fences what the Call exposed, reads the segments into a buffer of its own, sends **one** RDMA_DONE, whether the
-//! Reads succeeded or failed (RR-4.1.2-a), and says [`Requester::handle_pulled`]. Where there is nothing to pull it sends the
-//! RDMA_DONE alone ([`Pulled::Tell`]): the Responder's memory is exposed until then. An RDMA_DONE takes no credit (RR-P-8).
+//! The driver fences the Call's own memory, reads the segments into a buffer of its own, sends **one** RDMA_DONE, whether the
+//! Reads succeeded or failed (RR-4.1.2-a), and calls [`Requester::handle_pulled`]. If there is nothing to pull it only sends
+//! the RDMA_DONE ([`Pulled::Tell`]): the Responder's memory is exposed until then. An RDMA_DONE takes no credit (RR-P-8).
 
 use stag_wire::rpcrdma::{Done, Header, MessageProcedure, ReadList, WriteList};
 use stag_wire::xdr::Overflow;

@@ -1,4 +1,4 @@
-//! What came of a message that a Requester received, and of a Call.
+//! The outcome of a received message, and of a Call.
 
 use stag_wire::rpcrdma::{HeaderError, WriteList};
 use stag_wire::rpcrdma2::{Error2, GroupFault};

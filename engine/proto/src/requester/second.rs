@@ -1,4 +1,4 @@
-//! What a Requester does in version 2 beside what it does in version 1.
+//! The part of a Requester that only version 2 has.
 //!
 //! ```text
 //!   the same Requester: slots, xids, credits, offers and their fences
@@ -7,21 +7,21 @@
 //! ```
 //!
 //! A driver keeps one [`Requester`] for each connection, whatever its version is, and beside it a [`Requester2`] once
-//! [`VersionProbe`](crate::version::VersionProbe) has found that the peer speaks version 2. It asks once for each message which of
-//! the two is to take it; `begin`, `cancel`, `poll_fence`, `handle_fenced` and the ends of connections are the
-//! Requester's in both, with [`Requester2::handle_over`] after a Call that was abandoned or cancelled before it was sent.
+//! [`VersionProbe`](crate::version::VersionProbe) has found that the peer speaks version 2. It asks once for each message which
+//! of the two takes it; `begin`, `cancel`, `poll_fence`, `handle_fenced` and the ends of connections are the Requester's in both,
+//! with [`Requester2::handle_over`] after a Call that was abandoned or cancelled before it was sent.
 //!
 //! A Call goes by one of three ways, as its size and the peer's characteristics allow:
 //!
 //! - a base message ([`Requester2::plan`]), Short, Chunked or Long, as in version 1;
 //! - a group ([`Requester2::plan_group`]), of one transmission or of several, whose items lie in the peer's Receives. It takes a
-//!   credit for each transmission (RTR-4.3-a); where those are missing it goes as a base message (no Call waits for them).
+//!   credit for each transmission (RTR-4.3-a); if there are too few it goes as a base message (no Call waits for them).
 //!
 //! *Receives.* Before a group is sent, one Receive is posted and promised for its Reply and one for each of
-//! [`GroupCall::response_receives`]. Each transmission of the Reply takes one. [`Requester2::take_unused`] says how many
-//! of the promises are not needed any more. A transmission that is not taken ([`RequesterEvent2::Fault`],
-//! [`RequesterEvent2::Rest`]), and those that were kept of its group, are posted and promised again: the Responder may send the
-//! Reply by base means (RTR-5.4-c), and if it does not, the Call times out.
+//! [`GroupCall::response_receives`]. Each transmission of the Reply takes one. [`Requester2::take_unused`] says how many of the
+//! promises are no longer needed. The Receives of a transmission that is not taken ([`RequesterEvent2::Fault`],
+//! [`RequesterEvent2::Rest`]), and those kept for its group, are posted and promised again: the Responder may send the Reply by
+//! base means (RTR-5.4-c), and if it does not, the Call times out.
 
 mod lone;
 

@@ -1,7 +1,7 @@
-//! The short ways of a Requester: Calls and Replies without chunks, or with one chunk of one segment.
+//! The fast paths of a Requester: Calls and Replies without chunks, or with one chunk of one segment.
 //!
-//! They decide what the general ways would, for messages of which all words but a few are constants. All others take the
-//! general way; so does each message that contradicts its Call, because that says how.
+//! They decide what the general way would, for messages that consist of constants and a few numbers. All others take
+//! the general way; so does each message that contradicts its Call, because the general way reports the contradiction.
 
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
 

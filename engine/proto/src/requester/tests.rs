@@ -1,4 +1,4 @@
-//! The short ways against the general one: the same octets leave, and each message gets the same verdict.
+//! The fast paths against the general one: the same octets leave, and each message gets the same verdict.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Calls that are taken in and answered in one step, without a slot: those with one chunk of one segment, or none.
+//! Calls that are answered in one step, without a slot: those with one chunk of one segment, or none.
 
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChunk, emit_plain};
 use stag_wire::xdr::Overflow;

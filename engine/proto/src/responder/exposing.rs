@@ -1,4 +1,4 @@
-//! Replies whose Payload stream the Requester pulls, because they fit neither inline nor into a Reply chunk (reliable reply).
+//! Replies whose Payload stream the Requester pulls, because they fit neither inline nor in a Reply chunk (reliable reply).
 
 use stag_wire::rpcrdma::{Emitter, MessageKind, ReadSegment};
 use stag_wire::xdr::Overflow;

@@ -1,4 +1,4 @@
-//! What a Responder does in version 2 beside what it does in version 1.
+//! The part of a Responder that only version 2 has.
 //!
 //! ```text
 //!   the same Responder: slots, grant, views of Calls, base Replies, refusals
@@ -10,9 +10,9 @@
 //! each message which of the two takes it ([`is_second`]), because the Call says the version (V2-5.3-a). A Call of either version
 //! is a [`ReceivedCall`], and [`Responder::plan_reply`], [`Responder::emit_reply`], [`Responder::refuse`] answer it in its own.
 //!
-//! *Groups.* The driver keeps the messages of a group, which are as many credits, until its Reply is sent; then it posts them all
-//! again. The first of them is the message that the methods of [`Responder`] ask for. Where the items of its arguments lie
-//! says [`Responder2::map`], until the next Call comes.
+//! *Groups.* The driver keeps the messages of a group, each of which has a credit, until its Reply is sent; then it posts them
+//! all again. The first of them is the message that the methods of [`Responder`] ask for. [`Responder2::map`] says where the
+//! items of its arguments lie, until the next Call comes.
 
 mod lone;
 

@@ -1,4 +1,4 @@
-//! A Call with one chunk of one segment is taken in and answered as by the way for any lists, octet by octet.
+//! A Call with one chunk of one segment is taken in and answered as by the general way, octet by octet.
 
 use proptest::collection::vec;
 use proptest::prelude::*;

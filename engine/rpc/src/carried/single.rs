@@ -26,7 +26,8 @@ use crate::service::{Services, Token};
 use crate::state::EngineState;
 
 impl<P: Provider, S: Services> Engine<P, S> {
-    /// Executes another reactor's Call with one chunk. `false`: it must not simply be executed; nothing happened.
+    /// Executes another reactor's Call with one chunk. Returns false, with no effect, if the Call needs the duplicate
+    /// cache's decision.
     #[inline]
     pub(super) fn execute_single(
         &mut self,

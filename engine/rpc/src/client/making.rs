@@ -159,7 +159,7 @@ impl Calling {
         }
         let mut send = self.take_message(core)?;
         if is_plain {
-            // What most Calls are needs no plan, and nothing of what is in the way of one that does.
+            // Fast path: a Call without chunks needs no plan.
             let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
             if making.write_payload(&mut writer, &encode).is_ok() {
                 let len = writer.position();
@@ -476,7 +476,7 @@ impl Calling {
     }
 
     /// Notes in its slot what a Call is.
-    // Always inline, as `send`: there is a copy of their caller for each kind of arguments, but not of its way.
+    // `inline(always)`: the caller is monomorphised for each encoder, and LLVM outlines this in some of them.
     #[inline(always)]
     pub(crate) fn occupy(&mut self, state: &mut EngineState, making: &Making<'_>) {
         let Making { call, request, is_probe, .. } = *making;

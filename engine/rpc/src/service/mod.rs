@@ -43,16 +43,16 @@ pub struct Procedure {
 /// [`stag_wire::xdr::XdrError::Truncated`]: more of the arguments has to be here.
 pub type Locate = fn(&mut Reader<'_>) -> Result<u32, stag_wire::xdr::XdrError>;
 
-/// What a second execution of the same Call would do. Unless it is harmless, Replies are kept for a while and sent
+/// The effect of executing the same Call twice. Unless it is harmless, Replies are kept for a while and sent
 /// again when a Call is retransmitted, over whichever connection (5531-e).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
-    /// Nothing that the first did not do: the Call is simply executed again.
+    /// None: a retransmission is executed again.
     Harmless,
-    /// Something else, or it fails: REMOVE.
+    /// The second execution has another effect, or fails (REMOVE).
     Harmful,
-    /// Nothing by itself, but it must not come after a later Call: WRITE. Kept apart, because there are many:
-    /// they would push out the Replies that matter more.
+    /// Idempotent, but must not run after a later Call (WRITE). Its Replies are cached separately, so that WRITEs do
+    /// not evict the others.
     Untimely,
 }
 

@@ -1,4 +1,4 @@
-//! Records: what a lane carries between reactors, written and read where they lie in it.
+//! Records: the values of a lane between reactors, written and read in place.
 
 use std::slice;
 

@@ -1,5 +1,5 @@
-//! How values become XDR and back: the macros that say it for records and numbers, and the small values
-//! that everything else is made of.
+//! How values become XDR and back: macros for records and numbers, and the small values that all others are
+//! made of.
 
 use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status, Verifier};
 use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};

@@ -1,4 +1,4 @@
-//! Why a transport header was refused, and what its sender is told.
+//! Why a transport header was refused, and the error that its sender gets.
 
 /// What a Responder does about a message it refuses. A Requester drops every message it refuses
 /// (8166-4.5-c).

@@ -1,8 +1,8 @@
 //! The most frequent header with a chunk: an RDMA_MSG whose lists hold one chunk of one segment.
 //!
 //! Both kinds are 52 octets long, and all words but a few are constants. So parsing compares them all at once, and emitting
-//! copies them. [`Header`](super::Header) and [`Emitter`](super::Emitter) do the same for these and for all other headers,
-//! entry by entry.
+//! copies them. [`Header`](super::Header) and [`Emitter`](super::Emitter) treat these and all other headers entry by entry,
+//! with the same result.
 //!
 //! ```text
 //!  word      0   1   2        3   4   5   6   7   8   9   10  11  12

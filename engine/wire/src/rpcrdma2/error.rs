@@ -1,4 +1,4 @@
-//! Why a message of version 2 was refused, and what its sender is told.
+//! Why a message of version 2 was refused, and the error that its sender gets.
 
 use super::header::MessageType;
 use crate::rpcrdma;

@@ -1,7 +1,7 @@
 //! The most frequent transmissions: a group of one Send, with one item at most, in the receiver's first targets.
 //!
-//! All words but a few are constants, so parsing compares them and emitting copies them. [`OptionalOperation`](super::OptionalOperation)
-//! does the same for these and for all other operations, field by field.
+//! All words but a few are constants, so parsing compares them and emitting copies them.
+//! [`OptionalOperation`](super::OptionalOperation) treats these and all other operations field by field, with the same result.
 //!
 //! ```text
 //!  word      0   1 2       3        4         5       6       7

@@ -1,4 +1,4 @@
-//! Where the bulk items of a transmission group are, and where those of its Reply are to be (RTR sections 3 and 4).
+//! Where the bulk items of a transmission group are, and where those of its Reply shall go (RTR sections 3 and 4).
 
 use super::elements::Elements;
 use super::error::Error2;

@@ -1,4 +1,4 @@
-//! Transmissions: the parts of a message that several Sends carry, and what goes wrong with them (RTR section 6).
+//! Transmissions: the parts of a message that several Sends carry, and their errors (RTR section 6).
 
 use super::OPTIONAL_LEN_MIN;
 use super::elements::Elements;

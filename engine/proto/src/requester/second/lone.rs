@@ -1,4 +1,5 @@
-//! Calls of version 2 in one Send, built where they leave, and Replies in one Send, taken in where they arrived.
+//! Calls of version 2 in one Send, built in the send buffer, and Replies in one Send, taken in where they
+//! arrived.
 
 use stag_wire::rpcrdma2::{
     DirectedPlace, HEADER_LEN_MIN, LonePlace, LoneTransmission, MessageType, ResultDirection,

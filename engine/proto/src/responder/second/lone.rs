@@ -1,4 +1,4 @@
-//! Calls of version 2 that are taken in and answered in one step, without a slot: those in one Send.
+//! Calls of version 2 in one Send, which are answered in one step, without a slot.
 
 use stag_wire::rpcrdma2::{HEADER_LEN_MIN, LoneTransmission, MessageType};
 use stag_wire::xdr::Overflow;
