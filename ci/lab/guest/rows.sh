@@ -59,7 +59,7 @@ is_quiet() {
     [ "$(dmesg | grep -c 'siw: crc error')" -le 1 ]
 }
 
-# stagd is a stranger: mounts say all that it needs, as README.md has it. The kernel's own server stands in for it with
+# stagd is a stranger: mounts say all that it needs, as apps/docs/mounting.md has it. The kernel's own server stands in for it with
 # LABV_STAND_IN.
 mount_rows() { # mount_rows EXPORT LOCKS
     local options=rdma path=$1
