@@ -1,4 +1,5 @@
-//! What a sleeping reactor sleeps on, and how a provider with many descriptors finds those with news.
+//! The epoll on which a sleeping reactor waits, and by which a provider with many descriptors finds the ready
+//! ones.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

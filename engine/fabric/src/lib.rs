@@ -4,9 +4,9 @@
 //! its registered memory and its connection manager. Engine code is generic over it; an application
 //! picks one provider at start. Nothing here knows RPC.
 //!
-//! Ownership says what the hardware does: a buffer is **moved** into a posted work request, and its
-//! [`Completion`] gives it back. Memory that a peer may touch is moved into [`Provider::expose`], and
-//! comes back when it is fenced. So safe code cannot touch memory that a device or a peer may write.
+//! Ownership mirrors the hardware: a buffer is **moved** into a posted work request, and its [`Completion`]
+//! gives it back. Memory that a peer may touch is moved into [`Provider::expose`], and comes back when it is
+//! fenced. So safe code cannot touch memory that a device or a peer may write.
 
 mod epoll;
 pub mod iwarp;

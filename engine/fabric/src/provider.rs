@@ -1,4 +1,4 @@
-//! The trait and the values that cross it.
+//! The `Provider` trait and its types.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Receives in several buffers: a head, and targets that hold what does not fit it.
+//! Receives in several buffers: a head, and targets that hold the rest.
 //!
 //! ```text
 //! message   |--- header, Payload stream, padding ---|------ item ------|------ item ------|

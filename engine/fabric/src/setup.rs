@@ -1,4 +1,4 @@
-//! What the providers share when a connection is set up: what an address means, and what is refused as too much.
+//! Connection set-up that the providers share: addresses, and limits of a queue pair.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;

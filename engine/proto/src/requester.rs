@@ -313,7 +313,7 @@ impl Requester {
     /// # Panics
     ///
     /// When the Call was sent before, or is over.
-    // Always inline: for a plain Call nothing is left of most arguments.
+    // `inline(always)`: for a plain Call most arguments are constants, and disappear.
     #[inline(always)]
     pub fn emit_call(
         &mut self,

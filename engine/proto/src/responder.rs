@@ -397,7 +397,7 @@ impl Responder {
     }
 
     /// Gives a Call its slot, if the peer may have one more in process.
-    // Always inline: once for each Call.
+    // `inline(always)`: called once for each Call.
     #[inline(always)]
     fn start(&mut self, xid: u32, credits: u32) -> Result<ResponderCallId, Refusal> {
         if self.is_in_process(xid) {
@@ -642,7 +642,8 @@ impl Responder {
     }
 
     /// Whether a Call with this xid is in process.
-    // Not inline: a Call that is answered where it arrived finds none in process, and would pay for the loop.
+    // Not inline: a Call that is answered where it arrived finds none in process, and must not set up the
+    // loop.
     #[inline(never)]
     fn is_in_process(&self, xid: u32) -> bool {
         // All of them, without a way out of the loop: so several are compared at a time.

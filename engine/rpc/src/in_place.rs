@@ -221,7 +221,7 @@ impl Calling {
     }
 
     /// As [`Calling::complete_plain`], of a Reply with results.
-    // Not inline: a Reply without results would pay for the buffer that they are in.
+    // Not inline: a Reply without results must not set up the buffer for them.
     #[inline(never)]
     fn complete_results(
         &mut self,
@@ -406,7 +406,7 @@ impl Serving {
     }
 
     /// `is_carried` becomes true if the Call is on its way to another engine.
-    // Always inline: there is one caller, which would only hand on a long argument.
+    // `inline(always)`: there is one caller, which would only hand on a large argument.
     #[inline(always)]
     fn answer_whole<S: Services>(
         &mut self,

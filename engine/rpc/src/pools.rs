@@ -21,8 +21,8 @@ impl Pools {
     pub fn messages_needed(config: &crate::EngineConfig) -> usize {
         // Receives posted and Calls in process, for all connections together.
         config.receives_max as usize
-            // Their Replies, until they are sent: those to clients that are cut off stay until that is known, and the
-            // others must not wait for them.
+            // Their Replies, until they are sent: Replies to dead clients are held until the disconnect is noticed,
+            // and the others must not wait for that.
             + config.receives_max as usize
             // Receives of a client: one for each of its credits.
             + config.credits_max as usize

@@ -37,7 +37,7 @@ impl PollMode {
     pub const SPIN: Duration = Duration::from_micros(50);
 }
 
-/// Adaptive. With one core only, there is no spin: the answer waits for the core that would spin.
+/// Adaptive. On a single core it does not spin: spinning would delay the peer it waits for.
 impl Default for PollMode {
     fn default() -> PollMode {
         let spin = if affinity::allowed().len() == 1 { Duration::ZERO } else { PollMode::SPIN };

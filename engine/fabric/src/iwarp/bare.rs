@@ -1,4 +1,4 @@
-//! A queue pair without a socket: octets go in and come out by hand. For fuzzing, and for tests of streams.
+//! A queue pair without a socket: a test moves its octets. For fuzzing, and for tests of streams.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

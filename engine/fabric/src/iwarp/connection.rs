@@ -1,4 +1,4 @@
-//! One queue pair: its socket, what is posted to it, and what became of it.
+//! One queue pair: its socket, its posted work, and its outcome.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

@@ -1,4 +1,4 @@
-//! What happened, counted; and a log that a peer cannot fill.
+//! Counters of events, and a log that a peer cannot flood.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! Where TCP cuts the stream into segments, as far as a sender can know: siw misreads a CRC that comes in two (siw-23).
+//! Predicts where TCP cuts the stream into segments, because siw misreads a CRC that spans two (siw-23).
 //!
-//! What one system call brings is not joined with what the next one brings (`MSG_EOR`), so TCP cuts it at multiples of the
-//! segment size from its first octet. An FPDU whose padding and CRC would lie across a cut is made shorter; its message
-//! goes on in one more. This can be wrong: the segment size changes, and what the socket took later may be cut
-//! elsewhere. Then siw ends a connection once in a long while.
+//! Octets of one system call are not joined with those of the next (`MSG_EOR`), so TCP cuts them at multiples of the
+//! segment size from the first octet. An FPDU whose padding and CRC would lie across a cut is made shorter; its message
+//! goes on in one more. The prediction can be wrong: the segment size changes, and octets that the socket took later may
+//! be cut elsewhere. Then siw ends a connection, once in a long while.
 
 use stag_wire::mpa;
 

@@ -1,4 +1,4 @@
-//! What a peer can do wrong, what it is told, and what our user hears.
+//! A peer's errors: the Terminate that it gets, and the reason that our user gets.
 
 use stag_wire::rdmap::{Cause, layer};
 use stag_wire::{ddp, mpa, rdmap};

@@ -1,4 +1,4 @@
-//! MPA's request and reply: what each side says, and what they agree on (RFC 5044 section 7, RFC 6581).
+//! MPA's request and reply: the offers of both sides, and the agreement (RFC 5044 section 7, RFC 6581).
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! Sockets of queue pairs that have ended: they say their last words, then wait a little for the peer to close.
+//! Sockets of queue pairs that have ended: they send the rest, then wait a little for the peer to close.
 //!
-//! A socket that is closed while there is something to receive resets the connection, and the peer might lose what we sent last: a
-//! Terminate, or the reason of a refusal. So what still comes is received and thrown away, for a bounded time.
+//! Closing a socket with unread octets resets the connection, and the peer might lose what we sent last: a Terminate, or the
+//! reason of a refusal. So incoming octets are received and thrown away, for a bounded time.
 
 use std::time::Duration;
 

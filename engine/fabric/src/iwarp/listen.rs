@@ -1,9 +1,10 @@
-//! The accepting side: listeners, connections that have not said what they want, and guests of another protocol.
+//! The accepting side: listeners, connections whose request is not complete, and connections of another
+//! protocol.
 //!
-//! A connection costs a slot, a descriptor and at most one frame's octets until its request is there, and that for a bounded
-//! time; there is a bounded number of them, and a new one pushes the oldest silent one out. So thousands of silent
-//! connections keep no honest peer out, which needs only a round trip. There is a waiting place for each free queue pair, so
-//! that clients that all come back at once, after a restart, do not push each other out.
+//! Until its request is complete, a connection costs a slot, a descriptor and at most one frame's octets, for a bounded
+//! time. Their number is bounded, and a new one evicts the oldest silent one. So thousands of silent connections keep no
+//! honest peer out, which needs only a round trip. There is a waiting place for each free queue pair, so that clients that
+//! all come back at once, after a restart, do not evict each other.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,11 +1,11 @@
-//! iWARP in userspace: MPA, DDP and RDMAP over the kernel's TCP, so that any machine speaks RDMA to network cards that do,
-//! to Linux's siw, and to itself. No device, no module, no privilege.
+//! iWARP in userspace: MPA, DDP and RDMAP over the kernel's TCP. So any machine speaks RDMA with iWARP network cards, with
+//! Linux's siw, and with itself. No device, no module, no privilege.
 //!
 //! One non-blocking socket for each queue pair. Posted work becomes FPDUs at the doorbell, many in one system call (`send`), or
-//! in two halves where the peer would wait (`pace`); what arrives is checked and placed in `poll`, large payloads by the system
-//! call itself (`receive`). A message without chunks is shown in the receive buffer, and built in the send buffer. Connections are made
-//! without blocking: `listen` and `handshake`. The exposures of a queue pair are a table (`stags`); all placing
-//! is done by the thread that polls, so a fence is over at once.
+//! in two halves if the peer waits (`pace`); `poll` checks and places what arrives, large payloads by the system call itself
+//! (`receive`). A message without chunks is shown in the receive buffer, and built in the send buffer. Connections are made
+//! without blocking: `listen` and `handshake`. The exposures of a queue pair are a table (`stags`); all placing is done by the
+//! polling thread, so a fence is over at once.
 //!
 //! # Trust
 //!
@@ -26,9 +26,9 @@
 //! # Linux's siw
 //!
 //! As initiator it wants S=1 and revision 2 back, and has ORD 0 when it is an NFS client. As responder it may not notice a first
-//! FPDU that comes within milliseconds of its reply until more comes: so until a peer that we connected to has sent something, it
-//! is sent a message of no octets now and then ([`IwarpCounters::nudges`]). FPDUs to it follow the TCP segment size unless it
-//! says that it likes them larger; it takes any.
+//! FPDU that comes within milliseconds of its reply until more comes: so until a peer that we connected to has sent a message, it
+//! gets a message of no octets now and then ([`IwarpCounters::nudges`]). FPDUs to it follow the TCP segment size unless it asks
+//! for larger ones; it takes any.
 
 #[doc(hidden)]
 pub mod bare;

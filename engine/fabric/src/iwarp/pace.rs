@@ -1,11 +1,11 @@
-//! When something leaves before the end of a pass, so that the peer need not wait for all of it.
+//! When to send before the end of a pass, so that the peer need not wait for all of it.
 //!
-//! A system call costs as much as ten to twenty small messages, so what a pass makes leaves together: where both ends are busy
-//! this carries most. But an end that has waited knows that the peer was at work meanwhile, and will wait in its turn: one end
-//! works at a time. Then many answers leave in two halves, and each end works on one; once both are busy neither waits, and
-//! nothing is divided any more. Few answers are not divided: the system calls cost both ends more than the time that they gain
-//! (measured: from 2 to 8 messages a fifth was lost, at 32 a third won). What answers a single message, and the first message of
-//! a queue pair on which nothing has come, leaves at once.
+//! A system call costs as much as ten to twenty small messages, so all messages of a pass leave together: that is best if both
+//! ends are busy. But an end that has waited knows that the peer was working meanwhile, and that the peer will wait next: only
+//! one end works at a time. Then many answers leave in two halves, so that both ends work; once both are busy neither waits, and
+//! nothing is divided any more. Few answers are not divided: the system calls cost both ends more time than is gained (measured:
+//! from 2 to 8 messages a fifth was lost, at 32 a third won). The answer to a single message, and the first message of a queue
+//! pair that has received none, leave at once.
 
 /// Looks in a row that find nothing before this end counts as one that waits: together they take longer than the system
 /// call that an early half costs.

@@ -1,4 +1,4 @@
-//! What `poll` does: sockets are read and written, timers looked at, ended queue pairs cleared away.
+//! The work of `poll`: reads and writes sockets, checks timers, removes ended queue pairs.
 
 use std::collections::VecDeque;
 use std::os::fd::AsFd;

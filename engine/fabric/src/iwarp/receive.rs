@@ -1,10 +1,10 @@
 //! The receiving half of a queue pair: a stream of octets, cut anywhere, becomes placed data and completions.
 //!
-//! An FPDU that is there as a whole is checked (CRC first), placed and delivered in one go; a message without chunks is shown where
-//! it lies, and need not be placed. One that is not there as a whole is
-//! taken in three stages, each of which keeps what it has and waits for more: the headers; the payload, which goes to its place
-//! as it comes, for large ones by the system call itself ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered.
-//! So the outcome does not depend on how the stream was cut. A place is looked up again for each piece: what was fenced meanwhile is not written (5042-b).
+//! An FPDU that has arrived whole is checked (CRC first), placed and delivered in one go; a message without chunks is shown where
+//! it lies, and need not be placed. An FPDU that has arrived in part is taken in three stages, each of which keeps its state and
+//! waits for more: the headers; the payload, which is placed as it comes, large ones by the system call itself
+//! ([`QueuePair::direct`]); padding and CRC. Only then is anything delivered. So the outcome does not depend on how the stream
+//! was cut. The place is looked up again for each piece: memory that was fenced meanwhile is not written (5042-b).
 
 use stag_wire::ddp::{self, DdpHeader, Tagged, Untagged};
 use stag_wire::mpa;

@@ -1,9 +1,9 @@
 //! The STags of one queue pair: which memory its peer may touch, and how.
 //!
 //! An STag is a place in the table and random bits above it. It is good on this queue pair only, names one piece of memory
-//! with one right, and is checked for every segment, before anything is placed (5042-a). Offsets in it count
-//! from 0, so that they tell nothing of our memory. A place that was given up rests while others are used, so that a
-//! late access meets no STag rather than a new one, and a late invalidation is known for what it is.
+//! with one right, and is checked for every segment, before anything is placed (5042-a). Its offsets count from 0, so that
+//! they reveal nothing of our memory. A freed place is reused last, so that a late access meets no STag rather than a new
+//! one, and a late invalidation is recognised.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

@@ -1,4 +1,4 @@
-//! What one simulated provider has: its completion queue, its events, its queue pairs.
+//! The state of one simulated provider: its completion queue, its events, its queue pairs.
 
 use std::collections::{BTreeMap, VecDeque};
 

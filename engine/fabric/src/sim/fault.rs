@@ -1,4 +1,4 @@
-//! What goes wrong in a simulated fabric, and how often.
+//! The faults of a simulated fabric, and how often they happen.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

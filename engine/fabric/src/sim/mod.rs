@@ -1,4 +1,4 @@
-//! A deterministic fabric on virtual time, for tests of everything that runs on a fabric.
+//! A deterministic fabric on virtual time, for tests of all code that runs on a fabric.
 //!
 //! A [`World`] is the fabric; [`World::provider`] opens a device on it. All of them live in one thread, and
 //! nothing happens until the test moves time ([`World::advance`]). Every delay, and every fault of the
@@ -6,10 +6,9 @@
 //! test for many.
 //!
 //! It takes every liberty that the fabric trait leaves: Writes land in pieces and in any order among
-//! themselves, though before the Send behind them; Reads are done piece by piece; a message may arrive
-//! before the sender's own completion of what it answers; work may leave before its doorbell; completions
-//! of different queue pairs are in no order. And it counts what a correct program never does:
-//! [`Violations`].
+//! themselves, though before the Send behind them; Reads are done piece by piece; a message may arrive before
+//! the sender's own completion of the message it answers; work may leave before its doorbell; completions of
+//! different queue pairs are in no order. And it counts what a correct program never does: [`Violations`].
 //!
 //! ```
 //! use stag_fabric::sim::{FaultPlan, World};

@@ -1,4 +1,4 @@
-//! A simulated queue pair: what is posted on it and how far each request has come.
+//! A simulated queue pair: its posted requests, and the progress of each.
 
 use std::collections::VecDeque;
 use std::time::Duration;

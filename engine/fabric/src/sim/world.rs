@@ -1,4 +1,4 @@
-//! The world: virtual time, what is going to happen when, and everything the simulated devices share.
+//! The world: virtual time, the events to come, and the state that the simulated devices share.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Which of this machine's addresses lead to the device: what the connection manager says when one is bound to.
+//! Which of this machine's addresses lead to the device, as the connection manager says when one is bound.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! One queue pair: the two queues, what is exposed, and where it is in its life.
+//! One queue pair: its two queues, its exposures, and its state.
 //!
 //! ```text
 //! connecting side  Resolving ─▶ Routing ─▶ Connecting ─▶ (Settling) ─┐
@@ -8,8 +8,8 @@
 //! any of them, for any reason                Closing ─▶ Gone
 //! ```
 //!
-//! Memory that the device may touch is given back when its work request completed; what is left is given back when the
-//! queue pair is destroyed, which no device outlives with an access.
+//! Memory that the device may touch is given back when its work request completes; the rest is given back when the
+//! queue pair is destroyed, after which no device accesses it.
 
 use std::collections::VecDeque;
 use std::io;

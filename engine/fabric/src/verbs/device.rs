@@ -1,4 +1,4 @@
-//! The opened device: which one, what it can do, and what is shared by all queue pairs of a provider.
+//! The opened device: which one, its abilities, and the state that all queue pairs of a provider share.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,4 +1,4 @@
-//! What work-completion statuses and connection manager events mean to us.
+//! Translates statuses of work completions, and events of the connection manager.
 
 use std::io;
 

@@ -1,4 +1,5 @@
-//! What the peer of one queue pair may touch: a slot for each exposure, with its memory window or region.
+//! The memory that the peer of one queue pair may touch: a slot for each exposure, with its memory window or
+//! region.
 
 use std::collections::VecDeque;
 

@@ -1,4 +1,4 @@
-//! From the device's completions to ours, and the end of a queue pair.
+//! Turns the device's completions into ours, and ends queue pairs.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -99,7 +99,7 @@ impl Verbs {
     }
 
     /// A work request is done that is no message to be taken where it arrived.
-    // Not inline: it would make what most completions take longer.
+    // Not inline: it would slow down the common completions.
     #[inline(never)]
     fn done(&mut self, work: WorkId, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let Some(Some(pair)) = self.slots.get_mut(work.slot as usize) else { return };
@@ -178,7 +178,7 @@ impl Verbs {
     }
 
     /// A Receive is done.
-    // Always inline: it has one caller beside that for shared Receives.
+    // `inline(always)`: it has one caller, beside that for shared Receives.
     #[inline(always)]
     fn received(&mut self, index: u32, id: u64, mut buf: Buf, completion: &sys::ibv_wc, out: &mut Out<'_>) {
         let mut result = work_error(Queue::Receive, completion.status).map_or(Ok(()), Err);
@@ -334,7 +334,7 @@ impl Verbs {
 
 /// Shows a message in the buffer of its Receive, if it is one without chunks. `true`: it was taken; an answer to it is
 /// posted, and the caller posts the Receive again.
-// Not inline: a pass would compute in advance what only messages need.
+// Not inline: a pass without messages would compute values that only messages need.
 #[inline(never)]
 fn show(
     sends: &mut SendQueue,
@@ -378,7 +378,7 @@ impl QueuePair {
     }
 
     /// Gives the user a completion, or queues it: behind those before it, and behind the word of `Established`.
-    // Always inline: a completion is long, and is then made where it goes.
+    // `inline(always)`: a completion is large; inlined, it is built in its place.
     #[inline(always)]
     fn give(
         &mut self,

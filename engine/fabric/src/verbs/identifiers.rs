@@ -1,5 +1,5 @@
-//! Owners of what librdmacm hands out: the channel of its events, and identifiers, which own their queue pairs. Each frees its
-//! object when dropped, and keeps alive what that object stands on: an identifier its channel, a queue pair its domain and
+//! Owners of librdmacm's objects: the channel of its events, and identifiers, which own their queue pairs. Each frees its
+//! object when dropped, and keeps alive the objects it depends on: an identifier its channel, a queue pair its domain and
 //! completion queue.
 
 use std::io;

@@ -1,4 +1,4 @@
-//! The connection manager's events, the device's, deadlines, and the device's going and coming back.
+//! Events of the connection manager and of the device, deadlines, and the loss and return of the device.
 
 use std::time::Duration;
 

@@ -1,24 +1,25 @@
 //! RDMA devices through rdma-core: InfiniBand, RoCE and iWARP cards, and Linux's software ones (rxe, siw).
 //!
-//! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the
-//! same program runs on machines without RDMA.
+//! [`Verbs::open`] finds libibverbs and librdmacm at run time, and says what is missing where it cannot: the same program
+//! runs on machines without RDMA.
 //!
-//! - `objects` and `identifiers` own what the libraries hand out, `work` posts: what lives how long is proven there, and used
+//! - `objects` and `identifiers` own the libraries' objects, `work` posts: their lifetimes are proven there, and relied on
 //!   elsewhere.
-//! - `device` chooses the device and what we make of it; [`Verbs::notes`] says it.
-//! - `presence` is who else of the process has the device; it notices that the device is taken away, and lets it go.
+//! - `device` chooses the device and how to use it; [`Verbs::notes`] explains the choice.
+//! - `presence` knows the other users of the device in this process; it notices that the device is taken away, and lets it
+//!   go.
 //! - `manager` follows the connection manager's events, `setup` starts and answers connections.
 //! - `connection` is one queue pair: `sends`, `receives`, which may be shared, `exposure`. `harvest` turns completions into
-//!   ours, or shows messages where they arrived; `plain` is where such ones are built.
+//!   ours, or shows messages where they arrived; `plain` is where such messages are built.
 //! - `addresses` says which of the machine's addresses lead to the device.
 //! - `survey` looks at all devices, for people; `sysfs` says what the kernel has, with or without rdma-core.
-//! - `errors` says what statuses mean.
+//! - `errors` translates statuses.
 //!
 //! # Exposure
 //!
 //! With memory windows of type 2, an exposure is a bind in front of the Send that carries the handle, and a fence is a
-//! local invalidation: two work requests, no system call. The peer of one queue pair is all that a window lets in.
-//! Without, an exposure is a registration of just that memory and a fence its end: two system calls. A region is good
+//! local invalidation: two work requests, no system call. A window admits the peer of one queue pair only. Without
+//! windows, an exposure is a registration of just that memory and a fence its end: two system calls. A region is good
 //! for a whole protection domain, so each queue pair has one of its own; domains with the arenas registered in them are
 //! kept for later connections. An arena itself is never registered for a peer.
 //!
@@ -35,12 +36,12 @@
 //! None. Completions are polled; the connection manager is looked at every [`LOOK_INTERVAL`]. Ending a connection
 //! destroys its queue pair, which takes the kernel some microseconds.
 //!
-//! A process opens a device once, so of several providers on it the first that looks gets an event of the device's. It passes
-//! on what is not its own; one that sleeps finds it when it wakes up.
+//! A process opens a device once, so of several providers on it the first that polls gets an event of the device. It passes
+//! on the events that are not its own; a provider that sleeps finds them when it wakes up.
 //!
 //! # What Linux's software devices do
 //!
-//! Seen in the guest (`ci/verbs.sh`), kernels 6.1 and 6.12; the code says where it minds.
+//! Seen in the guest (`ci/verbs.sh`), kernels 6.1 and 6.12; the code says where it matters.
 //!
 //! - rxe reports a message that is too long as a malformed Receive, and an invalidation by the peer as a good checksum.
 //!   Its windows are at fault: the kernel checks the bounds of the region that a window is in, not the window's

@@ -1,5 +1,5 @@
-//! Owners of what libibverbs hands out. Each frees its object when dropped, and keeps alive what that object stands on: a
-//! region its domain, a completion queue its channel, everything its device. Queue pairs are in `identifiers`.
+//! Owners of libibverbs' objects. Each frees its object when dropped, and keeps alive the objects it depends on: a region
+//! its domain, a completion queue its channel, everything its device. Queue pairs are in `identifiers`.
 
 use std::ffi::CStr;
 use std::io;

@@ -1,4 +1,4 @@
-//! Where messages without chunks are built.
+//! The memory in which messages without chunks are built.
 
 use std::io;
 use std::ptr::{self, NonNull};

@@ -1,5 +1,5 @@
-//! Who has a device: its events are passed on between them. And a device that is taken away: noticing it, and letting go of
-//! it.
+//! The providers that share a device of this process: they pass its events on to each other, and let go of it when it is
+//! taken away.
 //!
 //! The connection manager tells every provider with a connection, and a listener at an address of that device; not a
 //! listener at all addresses. So it is also looked for in sysfs, twice a second.

@@ -126,7 +126,7 @@ impl Provider for Verbs {
         }
     }
 
-    // Always inline, as `post_send`: once for each Call, and what may be refused is long to hand back.
+    // `inline(always)`, as `post_send`: called once for each Call, and a refusal hands back a large value.
     #[inline(always)]
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
         let arena = self.arena(buf.location().arena);
@@ -380,7 +380,7 @@ impl Provider for Verbs {
         self.poll_in_place(now, completions, max, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
-    // Always inline: it has one caller, once for each pass.
+    // `inline(always)`: it has one caller, once for each pass.
     #[inline(always)]
     fn poll_in_place(
         &mut self,

@@ -2,14 +2,14 @@
 //!
 //! # Shared Receives
 //!
-//! A message goes to the oldest Receive of the shared queue, whichever queue pair it is for. So what `post_receive` adds to a
-//! queue pair is a **reservation**, an id, beside a buffer in the shared queue; a message takes the oldest buffer and its
-//! queue pair's oldest id. There are as many buffers in the queue as reservations, and some more: a queue pair that ends
-//! gives its ids up, but nothing can be taken out of the queue, so its buffers are left over, and the next that would be
-//! posted are not needed. The peers of all queue pairs together can therefore have no more messages on their way than there
-//! are Receives, as long as each keeps to its credits. One that sends more is left, and the buffer that it took goes back.
+//! A message goes to the oldest Receive of the shared queue, whichever queue pair it is for. So `post_receive` adds a
+//! **reservation** (an id) to a queue pair, and a buffer to the shared queue; a message takes the oldest buffer and its queue
+//! pair's oldest id. There are as many buffers in the queue as reservations, and some more: a queue pair that ends gives its
+//! ids up, but nothing can be taken out of the queue, so its buffers are left over and replace the next ones to post. The
+//! peers of all queue pairs together can therefore have no more messages on their way than there are Receives, as long as
+//! each keeps to its credits. A peer that sends more is disconnected, and the buffer that it took goes back.
 //!
-//! The device could tell when few are left (its limit event), but how many there are is known: that is never asked for.
+//! The device could report that few are left (its limit event); that is not used, because we count them.
 //!
 //! # Scattered Receives
 //!

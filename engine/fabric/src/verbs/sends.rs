@@ -1,20 +1,20 @@
-//! The send queue: what was posted by the user, what of it the device has, and what it completed.
+//! The send queue: the user's requests, those that the device has, and those that it completed.
 //!
-//! The user's requests wait here until the device has room: one request may be many work requests (the parts of a
-//! Read), a bind, an invalidation or a probe is one that the user does not see, and no more RDMA Reads may be under way
-//! than the peer has resources for. Order is kept, so a Read that has to wait holds what is behind it.
+//! The user's requests wait here until the device has room. One request may be many work requests (the parts of a Read); a
+//! bind, an invalidation or a probe is one that the user does not see; and the peer's resources limit the RDMA Reads under
+//! way. Order is kept, so a Read that has to wait delays the requests behind it.
 //!
-//! Messages that were built in place and stand one behind the other are one request: a run, from whose front the device takes
-//! them away while others are added at its end.
+//! Adjacent messages that were built in place are one request: a run. The device takes messages from its front while others
+//! are added at its end.
 //!
 //! # Signalling
 //!
-//! The device reports only the work requests that ask for it, and one report says that all before it are done too. The
-//! user's signaled requests ask; so does every `interval`-th, so that the queue always drains by itself, and so does what
-//! siw would else send out of memory that is the user's again (`Profile::lent_from`).
+//! The device reports only the work requests that ask for it, and one report covers all before it. The user's signaled
+//! requests ask; so does every `interval`-th, so that the queue always drains by itself; and so does each request that siw
+//! would otherwise send out of memory that is the user's again (`Profile::lent_from`).
 //!
-//! One report says nothing about Reads before it, though it should: siw reports a Send as soon as TCP has it, while the
-//! answer to a Read before it is still on its way. Reads always ask, and are done when they say so themselves.
+//! A report does not cover Reads before it, though it should: siw reports a Send as soon as TCP has it, while the answer to a
+//! Read before it is still on its way. So Reads always ask, and are done when their own report comes.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Starting connections, and answering requests.
+//! Starts connections, and answers requests.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What RDMA devices this machine has, what we would make of each, and what is missing where none can be used.
+//! The RDMA devices of this machine, how we would use each, and what is missing if none can be used.
 //!
 //! Nothing is kept open: a survey is for people and for `stag fabrics`, not for traffic.
 

@@ -1,4 +1,4 @@
-//! What the kernel says of RDMA in its sysfs, which needs no library: whether it can, and what devices there are.
+//! RDMA in the kernel's sysfs, which needs no library: whether it is supported, and the devices.
 
 use std::fs;
 use std::path::Path;

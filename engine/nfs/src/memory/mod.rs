@@ -354,14 +354,14 @@ impl Store for MemoryStore {
         Ok(self.inodes[index].attributes(fileid(index), self.fsid))
     }
 
-    // Inline: of what it returns, a WRITE needs little.
+    // Inline: a WRITE needs little of the result.
     #[inline(always)]
     fn before_transfer(&self, object: ObjectId) -> Option<Attributes> {
         let index = self.inodes.find(object).ok()?;
         Some(self.inodes[index].attributes(fileid(index), self.fsid))
     }
 
-    // Always inline: they go into the Reply word by word, without a copy between.
+    // `inline(always)`: the attributes go into the Reply word by word, without a copy between.
     #[inline(always)]
     fn after_transfer(&self, object: ObjectId) -> Option<Attributes> {
         self.before_transfer(object)

@@ -1,4 +1,4 @@
-//! Calls that a store is at, and which of the services that share the exports they are of.
+//! Calls that wait for a store, and the service of each.
 
 use std::time::Duration;
 

@@ -79,7 +79,7 @@ impl Requester {
 
     /// Takes in an inline Reply whose Write list has one chunk of one segment, or none, as the Call offered it. `None`: nothing
     /// happened; the message is for [`Requester::handle_receive`], which tries this first.
-    // Always inline: what it returns is long, and is then not written down to be read again.
+    // `inline(always)`: the result is large; inlined, it never goes through memory.
     #[inline(always)]
     pub fn handle_short(&mut self, message: &[u8], invalidated: Option<u32>) -> Option<ShortReply> {
         let xid = u32::from_be_bytes(*message.first_chunk()?);

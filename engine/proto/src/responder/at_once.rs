@@ -18,7 +18,7 @@ impl Responder {
 
     /// Looks at a message that [`Responder::handle_receive`] may take in as a Call with one chunk of one segment: its header, and
     /// its Payload stream. Nothing happens. `None`: it is something else.
-    // Always inline: as of `handle_receive`.
+    // `inline(always)`: as `handle_receive`.
     #[inline(always)]
     #[must_use]
     pub fn peek_single<'m>(&self, message: &'m [u8]) -> Option<(Single, &'m [u8])> {

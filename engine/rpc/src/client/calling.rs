@@ -213,7 +213,7 @@ impl Calling {
     }
 
     /// Posts Receives until there is one for each credit (8166-3.3.1-e).
-    // Always inline: it is one turn of the loop for each Reply.
+    // `inline(always)`: one turn of the loop for each Reply.
     #[inline(always)]
     pub(crate) fn post_receives<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         while self.receives_posted < self.receives_max {
@@ -316,7 +316,7 @@ impl Calling {
     }
 
     /// Takes in a message. `Err`: the connection has to end, and why.
-    // Always inline: there is one caller, which has taken the completion apart already.
+    // `inline(always)`: there is one caller, which has taken the completion apart already.
     #[inline(always)]
     pub(crate) fn receive<P: Provider>(
         &mut self,

@@ -27,9 +27,9 @@ pub struct Backoff {
     pub max: Duration,
     /// When this has passed since the connection ended, it is given up, and its Calls end.
     pub give_up_after: Duration,
-    /// A server that is still executing a Call drops the same Call when it comes again (5531-e): its answer goes where
-    /// the first came from, to a connection that is gone. So when a Call that was sent again is not answered for this
-    /// long, the connection is ended, and the Call sent once more; twice as long each time.
+    /// A server that is still executing a Call drops its retransmission (5531-e), and replies on the connection that
+    /// is gone. So a retransmitted Call that stays unanswered this long ends the connection, and is sent once more;
+    /// the delay doubles each time.
     pub resend_after: Duration,
 }
 

@@ -317,7 +317,7 @@ impl Slot {
     }
 
     /// Looks into the Reply, and sets the lengths of the Write chunks' buffers.
-    // Always inline: what it returns is long, and goes straight into the completed Call.
+    // `inline(always)`: the result is large, and goes straight into the completed Call.
     #[inline(always)]
     pub(crate) fn results(
         &mut self,

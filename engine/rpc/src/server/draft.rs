@@ -187,7 +187,7 @@ impl Draft {
     }
 
     /// Whether the handler's results are as it announced them.
-    // Always inline: most Replies have no items.
+    // `inline(always)`: most Replies have no items.
     #[inline(always)]
     pub(crate) fn defect(&self) -> Option<Defect> {
         match self.verdict {
@@ -260,7 +260,7 @@ impl Default for Draft {
 
 impl Reused for Draft {
     /// Forgets everything; buffers go back to their pools.
-    // Always inline: for most Replies it has little to forget, and sees that.
+    // `inline(always)`: most Replies have little to forget, and are checked for that first.
     #[inline(always)]
     fn clear(&mut self) {
         self.send = None;

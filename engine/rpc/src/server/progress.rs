@@ -1,4 +1,4 @@
-//! Whether a peer goes on: takes its Replies, and lets its chunks be read.
+//! Whether a peer makes progress: takes its Replies, and lets its chunks be read.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(crate) struct Progress {
     /// Things that were awaited, and came.
     steps: u64,
-    /// Of these, how many had come when something was awaited first, and when that was.
+    /// The step count and the time at which we began to wait.
     awaited: Option<(u64, Duration)>,
 }
 

@@ -290,7 +290,8 @@ pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &respond
 pub(crate) enum Lack {
     /// Some may come back.
     ForNow,
-    /// It was waited for, and this is a Long Call. Without a data chunk the handler sees that its data is not there.
+    /// The wait timed out on a Long Call. (With a data chunk, the handler is called and sees that its data is
+    /// missing.)
     ForGood,
 }
 

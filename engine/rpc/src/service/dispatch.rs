@@ -326,7 +326,7 @@ impl Run<'_> {
     }
 
     /// Where the service executes it.
-    // Inline, so that of the Call only that is made which the service looks at.
+    // Inline, so that only the fields of the Call that the service reads are built.
     #[inline(always)]
     pub(crate) fn home<S: Services>(&self, services: &S, origin: &Origin<'_>) -> Home {
         match self.head.procedure {

@@ -91,7 +91,7 @@ impl Single {
     }
 
     /// As [`Single::parse`], of a message with a Write chunk. `None`: it has none, or says nothing.
-    // Always inline: what it returns is long, and is then not written down to be read again.
+    // `inline(always)`: the result is large; inlined, it never goes through memory.
     #[inline(always)]
     #[must_use]
     pub fn parse_write(message: &[u8]) -> Option<(u32, u32, Segment)> {
@@ -116,7 +116,7 @@ impl Single {
     /// # Errors
     ///
     /// As of [`Single::emit`].
-    // Always inline: what it writes is long, and is then not written down before.
+    // `inline(always)`: the header is built in its place, not copied there.
     #[inline(always)]
     pub fn emit_write(buf: &mut [u8], xid: u32, credits: u32, segment: Segment) -> Result<(), Overflow> {
         let head = buf.first_chunk_mut::<SINGLE_LEN>().ok_or(Overflow)?;

@@ -1,5 +1,5 @@
-//! Messages built where they leave: whole FPDUs, one behind the other, for one system call. Memory that goes with them, behind a
-//! message or written before it, leaves from where it lies.
+//! Messages built in the send buffer: whole FPDUs, one behind the other, for one system call. Memory that belongs to a message,
+//! behind it or written before it, is sent from where it lies.
 
 use stag_memory::Shared;
 use stag_wire::ddp::{self, Tagged, Untagged};

@@ -139,7 +139,7 @@ impl Serving {
     }
 
     /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.
-    // Always inline, as `post`: once for each Call, of which most have nothing but a Send.
+    // `inline(always)`, as `post`: called once for each Call, and most have only a Send.
     #[inline(always)]
     pub(crate) fn send<P: Provider>(
         &mut self,

@@ -11,7 +11,7 @@ use crate::state::{Core, EngineState};
 
 impl Serving {
     /// Posts `count` more Receives, if there is memory for them.
-    // Always inline: it is one turn of the loop for each Call.
+    // `inline(always)`: one turn of the loop for each Call.
     #[inline(always)]
     pub(crate) fn post_receives<P: Provider>(
         &mut self,
