@@ -1,4 +1,4 @@
-//! Who may be at the other end: processes of our own user, and those that we are told to admit.
+//! Which processes may be at the other end: those of our own user, and those that the configuration admits.
 
 use std::fmt;
 use std::os::fd::BorrowedFd;

@@ -1,8 +1,8 @@
-//! Bells: how the peers of idle connections are heard without a look at every ring.
+//! Bells: how idle connections get attention without a look at every ring.
 //!
-//! A connection whose ring stays empty for a while leaves the list that each pass goes through. From then on its peer
-//! rings its bell: a byte in a page of ours, which all our peers map writable. The bell of a connection that is in the list is
-//! always rung, so its peer finds 1 there and does nothing.
+//! A connection whose ring stays empty for a while leaves the list that each pass goes through. From then on its peer rings
+//! its bell: a byte in a page of ours, which all our peers map writable. The bell of a connection in the list is always rung,
+//! so its peer finds 1 there and does nothing.
 //!
 //! ```text
 //!   0     any     u8               1: one of the groups below has news
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! A pass loads one byte, whatever the number of connections. A peer whose bell is rung already pays no locked instruction and no
-//! fence. For that, the owner takes a bell back ([`Bells::silence`]) long before it stops to look at the ring: a doorbell that was stored
-//! before has left the peer's core by then, and one that is stored later finds the bell silent.
+//! fence. For that, the owner takes a bell back ([`Bells::silence`]) long before it stops polling the ring: a doorbell that was
+//! stored before has left the peer's core by then, and one that is stored later finds the bell silent.
 //!
 //! # Trust
 //!

@@ -1,4 +1,4 @@
-//! One queue pair: its rings, its tables, and what is posted to it.
+//! One queue pair: its rings, its tables, and its posted work.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

@@ -1,16 +1,16 @@
-//! Exposed memory: the target's table of what it exposed, and the initiator's table of what it may touch.
+//! Exposed memory: the target's table of its exposures, and the initiator's table of the memory it may touch.
 //!
-//! A handle is an index into both tables and random bits above it. The target announces an exposure with
-//! a BIND, in the ring, before the Send that carries the handle: a record of its own, or the start of that of the
-//! Send. The initiator keeps what BIND said in a private table and checks handle, bounds and access there; then it copies.
+//! A handle is an index into both tables and random bits above it. The target announces an exposure with a BIND, in the
+//! ring, before the Send that carries the handle: a record of its own, or the start of the Send's. The initiator keeps the
+//! BIND in a private table and checks handle, bounds and access there; then it copies.
 //!
 //! An exposure ends in one of two ways, neither of which touches a shared line in the usual case:
 //!
 //! - the initiator invalidates it with a Send: it forgets the bind before the Send leaves;
-//! - the target fences it: it counts up the exposure's kill word. Each bind carries the count of its time,
-//!   and the initiator compares before each access ([`order`]). A count, rather than the dead
-//!   handle: a bind of an earlier exposure at that index, which the initiator has not replaced yet, stays
-//!   dead whatever happens at the index later.
+//! - the target fences it: it increments the exposure's kill word. Each bind carries the count of its time,
+//!   and the initiator compares before each access ([`order`]). A count, rather than the dead handle: a bind
+//!   of an earlier exposure at that index, which the initiator has not replaced yet, stays dead whatever
+//!   happens at the index later.
 
 use std::rc::Rc;
 

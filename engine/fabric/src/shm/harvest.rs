@@ -162,7 +162,7 @@ impl QueuePair {
 
     /// Puts a message without chunks that was shown, and not taken, into the next Receive, which is there. `credits` are in the order
     /// of the wire.
-    // Not inline, as all that the messages that are taken have no use for.
+    // Not inline: it would slow down the messages that are taken in place.
     #[inline(never)]
     fn receive_plain(
         &mut self,
@@ -247,7 +247,7 @@ impl QueuePair {
 
     /// Shows a message with chunks to `take` where it arrived, and puts it into the next Receive, which is there, if it was not
     /// taken: then it returns `false`.
-    // Always inline: there is one caller.
+    // `inline(always)`: there is one caller.
     #[inline(always)]
     fn show_whole(
         &mut self,
@@ -403,7 +403,7 @@ fn bind_len(kind: Kind) -> usize {
 }
 
 /// Takes a record that is a BIND and nothing else. `false`: it makes no sense.
-// Not inline: most come before a message, in one record.
+// Not inline: most come in one record with a message.
 #[inline(never)]
 fn bind(link: &mut Link, header: Header, access: Access) -> bool {
     let is_bound = header.len() == Bind::LEN && insert_bind(link, header, access);

@@ -1,4 +1,4 @@
-//! Which connections a pass looks at: those that were used lately. The others are heard by their [`bells`](super::bells).
+//! The connections that a pass polls: those that were used lately. The others ring their [`bells`](super::bells).
 
 use std::sync::atomic::Ordering;
 

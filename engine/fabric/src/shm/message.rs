@@ -9,9 +9,9 @@
 //!     | Established                               |
 //! ```
 //!
-//! or REJECT with a reason. Each is one datagram of a SOCK_SEQPACKET socket, in the machine's own byte
-//! order, with the descriptors beside it. The socket then stays open: it tells of the peer's end, and a WAKE goes
-//! through it to a side that sleeps, at most one for each time that it went to sleep.
+//! or REJECT with a reason. Each is one datagram of a SOCK_SEQPACKET socket, in the machine's own byte order,
+//! with the descriptors beside it. The socket then stays open: it shows the peer's end, and carries a WAKE to a
+//! side that sleeps, at most one for each time that it went to sleep.
 
 use super::bells::BellPlace;
 use super::pages::Layout;

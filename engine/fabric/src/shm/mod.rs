@@ -1,25 +1,26 @@
 //! Shared memory: two processes (or threads) of one machine.
 //!
-//! Messages go through byte rings (`ring`); RDMA Write and RDMA Read are one copy by the initiator,
-//! straight between its buffer and the peer's arena, which it has mapped (`regions`). What may be
-//! touched is announced and fenced per exposure (`exposure`). Two processes find each other through a Unix
-//! socket (`rendezvous`, `setup`), which then stays open: it wakes a side that sleeps, and tells at once when the peer is gone.
+//! Messages go through byte rings (`ring`); RDMA Write and RDMA Read are one copy by the initiator, straight between its buffer
+//! and the peer's arena, which it has mapped (`regions`). Memory is announced and fenced per exposure (`exposure`). Two
+//! processes find each other through a Unix socket (`rendezvous`, `setup`), which then stays open: it wakes a side that sleeps,
+//! and tells at once when the peer is gone.
 //!
 //! # Trust
 //!
-//! **A process that is admitted has the power of our own user over all memory that is registered.** By default only
-//! processes of the same user are, root being no exception; [`ShmConfig::admit`] names others. Both sides check, by the
-//! kernel's word ([`Admit`]), before they send or map anything: who is not admitted gets no descriptor, only the refusal.
+//! **An admitted process has the power of our own user over all registered memory.** By default only processes of the
+//! same user are admitted, root being no exception; [`ShmConfig::admit`] names others. Both sides check, by the kernel's
+//! word ([`Admit`]), before they send or map anything: a process that is not admitted gets no descriptor, only the
+//! refusal.
 //!
 //! An admitted peer *can*:
 //!
 //! - read and write every registered arena, all of it, at any time: messages and data of all connections, over other
 //!   transports too if they use the same arena. Handles, bounds, access and fences are checked by the initiator's copy of this
-//!   code; they protect against mistakes, not against a peer that is bent on harm;
-//! - so change octets while we look at them. What is in rings is copied out once, by accesses that allow for it, and the
-//!   copy is checked. But the copy, as every message, lies in registered memory, where `&[u8]` promises the compiler that it
-//!   stands still, and RDMA Reads and Writes copy by `memcpy`: with such a peer these are data races, for which the language
-//!   promises nothing. What was seen of them is wrong octets and connections that end;
+//!   code; they protect against mistakes, not against malice;
+//! - so change octets while we look at them. Octets in rings are copied out once, by accesses that allow for it, and the copy
+//!   is checked. But the copy, like every message, lies in registered memory, where `&[u8]` promises the compiler that it does
+//!   not change, and RDMA Reads and Writes copy by `memcpy`: with such a peer these are data races, for which the language
+//!   promises nothing. Observed were wrong octets and connections that end;
 //! - punch holes into our arenas, which no seal forbids while others may write. On pages of 4 KiB a hole reads as zeroes.
 //!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
 //! - make us pay for its memory: the first write to an untouched page of its arenas is charged to the writer;
@@ -32,7 +33,7 @@
 //!
 //! - make us wait: no system call on anything that a peer owns, shares or sent blocks. We are woken through our own
 //!   socket, wake a peer by a send that does not wait, and leave to a thread each close that could wait (`sockets`);
-//! - shrink what we map (seals), or have us map what is no sealed memfd of whole pages;
+//! - shrink memory that we map (seals), or have us map anything but a sealed memfd of whole pages;
 //! - write our ring and control words, which it maps read-only (sealed against more since Linux 5.1; before that it could);
 //! - reach memory that is not registered, nor our descriptors.
 //!

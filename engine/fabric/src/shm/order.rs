@@ -1,7 +1,7 @@
-//! The orderings that two processes rely on, and nothing else.
+//! The memory orderings that two processes rely on, and nothing else.
 //!
 //! Every rule about what one side must see before the other does something is a function of this file,
-//! written over [`Word`], so that the very code that runs in production also runs under loom:
+//! written over [`Word`], so that the production code itself runs under loom:
 //!
 //! - **doorbell**: [`clear`] and [`publish`] with [`observe`];
 //! - **fence of an exposure**: [`access_begin`], [`is_dead`], [`access_end`] with [`kill`], [`is_over`];

@@ -1,8 +1,7 @@
 //! The memory of a connection: two memfds, each written by one side only.
 //!
-//! Each side makes the memory that it writes, and passes it to the peer, which maps it **read-only**; the
-//! seals see to it that it stays so. So a peer can tell us wrong things, but cannot change what we said,
-//! and each side sizes its own part.
+//! Each side makes the memory that it writes, and passes it to the peer, which maps it **read-only**; seals
+//! keep it so. So a peer can send us wrong values, but cannot change ours, and each side sizes its own part.
 //!
 //! ```text
 //!   0     head      u64   how far this side has read the peer's ring

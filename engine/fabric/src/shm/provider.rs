@@ -341,7 +341,7 @@ impl Provider for Shm {
         self.poll_in_place(now, completions, max, &mut |_: ShownMessage<'_>| Taken::No)
     }
 
-    // Always inline, and what it calls: each has one caller, once for each pass.
+    // `inline(always)`, as its callees: each has one caller, once for each pass.
     #[inline(always)]
     fn poll_in_place(
         &mut self,
@@ -634,7 +634,7 @@ impl Shm {
     }
 
     /// Takes what one queue pair has. `false`: this pass is over.
-    // Not inline: what its loop sets up would be set up in each pass.
+    // Not inline: otherwise each pass would set up its loop.
     #[inline(never)]
     fn harvest_one(
         &mut self,

@@ -7,23 +7,23 @@
 //! ```
 //!
 //! Records are a header of 8 bytes and a payload padded to 8. A *batch*, all the records between two
-//! doorbells, starts on a cache line. Its first header is stored last, with release, and is the doorbell:
-//! a message of up to 56 bytes costs the consumer one line transfer, and behind a doorbell several
-//! messages share each line. No counter is shared per message: the consumer says how far it is once a
-//! quarter of the ring, and the producer looks when space seems short.
+//! doorbells, starts on a cache line. Its first header is stored last, with release, and is the doorbell: a
+//! message of up to 56 bytes costs the consumer one line transfer, and behind a doorbell several messages
+//! share each line. No counter is shared per message: the consumer publishes its position once a quarter of
+//! the ring, and the producer reads it when space seems short.
 //!
 //! A consumer waits for the first word of a line to become other than 0. So the producer clears the first words of
 //! the lines that it will use next: some lines ahead, right after a doorbell. The next doorbell waits for no cleared
 //! line, and finds its own line in this core's cache already.
 //!
 //! The first message of a pass leaves at once, so that the consumer can begin while we make the second. The
-//! batches behind it grow: 64 bytes, 128, up to 1 KiB. Many messages share lines then, and few doorbells are rung.
+//! batches behind it grow: 64 bytes, 128, up to 1 KiB. Then many messages share lines, and few doorbells are rung.
 //!
 //! Most messages begin with the 28 bytes of an RPC-over-RDMA header without chunks (RFC 8166, section 4.2), of which only
-//! the credits are news. The record's header says them ([`Kind::Plain`]), so that a NULL Call fits into one line.
+//! xid and credits vary. The record's header carries the credits ([`Kind::Plain`]), so that a NULL Call fits in one line.
 //!
-//! The ring is mapped twice, back to back, so a record never wraps. The producer owns the pages; the
-//! consumer maps them read-only. All that the consumer reads is read once and checked before use.
+//! The ring is mapped twice, back to back, so a record never wraps. The producer owns the pages; the consumer
+//! maps them read-only. The consumer reads each value once and checks it before use.
 
 use std::sync::atomic::AtomicU64;
 
@@ -358,7 +358,7 @@ impl Producer {
         }
     }
 
-    // Not inline: with one message at a time nothing is left at the end of a pass.
+    // Not inline: with one message at a time no batch is open at the end of a pass.
     #[inline(never)]
     fn leave_last(&mut self) {
         self.leave();

@@ -1,6 +1,6 @@
-//! Connection set-up: what each side waits for, and the checks of what the other side sent.
+//! Connection set-up: the steps of each side, and the checks of the other side's messages.
 //!
-//! A peer that is slow, silent or talks nonsense costs a slot for a bounded time, and nothing else.
+//! A peer that is slow, silent or sends nonsense costs a slot for a bounded time, and nothing else.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

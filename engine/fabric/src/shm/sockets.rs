@@ -1,4 +1,4 @@
-//! Our ends of sockets, and descriptors that a peer sent: none of them makes us wait when it is closed.
+//! Our ends of sockets, and descriptors that a peer sent: closing them never blocks us.
 //!
 //! A close can block: that of a TCP socket with SO_LINGER waits for its data to be acknowledged, that of a file on FUSE
 //! for its daemon. A peer can send such a descriptor. The thread that closes the last reference waits; closing a Unix

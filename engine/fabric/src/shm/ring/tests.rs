@@ -1,4 +1,4 @@
-//! A ring by itself: doorbells, laps, batches, and what a peer may do to it.
+//! A ring by itself: doorbells, laps, batches, and the attacks of a peer.
 
 use std::mem::MaybeUninit;
 
