@@ -1,4 +1,4 @@
-//! Tells the programs which of cargo's profiles builds them: `stag perf` says so if it is not the fastest.
+//! Tells the programs which of cargo's profiles builds them: `stag perf` warns if it is not the fastest.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! clap, with every complaint on one line.
+//! Command-line parsing by clap, with every error on one line.
 
 use std::error::Error as _;
 use std::ffi::OsString;

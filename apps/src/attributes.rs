@@ -1,4 +1,4 @@
-//! How a file's attributes are shown.
+//! Prints a file's attributes.
 
 use std::ffi::OsStr;
 use std::fmt;

@@ -5,14 +5,14 @@
 //! |---|---|
 //! | `raw`, `open` | one end of a connection over any fabric, below every protocol |
 //! | `message` | messages as drafts, right or wrong, and as they came |
-//! | `check`, `probe` | what a check is, and what checks are made of |
+//! | `check`, `probe` | the definition of a check, and the building blocks of checks |
 //! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
 //! | `block`, `exposed_checks`, `exposed_client_checks` | private data of Stag's own; Replies that the server exposes |
 //! | `operation`, `second` | operations of version 2, word by word; a connection that speaks it |
 //! | `second_checks`, `group_checks`, `second_client_checks` | version 2 and its groups of transmissions: servers, and clients |
 //! | `files` | the files that some of them need |
-//! | `served`, `client_checks` | what checks of a client are made of, and these |
-//! | `scratch`, `answering` | what Calls that want content are answered by, and how the Replies go out |
+//! | `served`, `client_checks` | the building blocks of checks of a client, and these |
+//! | `scratch`, `answering` | the service that answers Calls with content, and how the Replies go out |
 //! | `sent_group`, `placed_client_checks` | a client's groups of transmissions put together, and the checks of data in messages |
 //! | `requester`, `responder` | a run against a server, and one against clients |
 //! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |

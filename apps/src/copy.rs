@@ -1,12 +1,12 @@
-//! Copies files and trees between this machine and servers: what `stag cp`, `get` and `put` do.
+//! Copies files and trees between this machine and servers, for `stag cp`, `get` and `put`.
 //!
 //! | module | subject |
 //! |---|---|
 //! | `tree` | the tree as jobs, and the workers that take them: several files at once, over one connection |
-//! | `file` | one file: parts in flight, holes, and what becomes of it when it fails |
+//! | `file` | one file: parts in flight, holes, and cleaning up after a failure |
 //! | `flight` | parts in flight, and the memory that all of them share |
 //! | `keep` | attributes, for `--preserve` |
-//! | `found` | what is at a place |
+//! | `found` | the kind and attributes of an existing file |
 //! | `report` | progress, and the summary |
 
 mod file;

@@ -1,4 +1,4 @@
-//! What an engine counted, as it is printed.
+//! Prints an engine's counters.
 
 use serde::Serialize;
 use stag::rpc::Statistics;

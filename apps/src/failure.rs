@@ -1,4 +1,4 @@
-//! Why a command fails, and the exit status that says so.
+//! Why a command fails, and its exit status.
 
 use std::fmt;
 use std::io;

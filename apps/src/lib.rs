@@ -1,9 +1,8 @@
-//! What the binaries `stag` and `stagd` are made of. The engine is elsewhere; here are flags,
-//! configuration and output.
+//! The parts of the binaries `stag` and `stagd`: flags, configuration and output. The engine is elsewhere.
 //!
 //! | module | subject |
 //! |---|---|
-//! | [`arguments`] | clap, with every complaint on one line |
+//! | [`arguments`] | clap, with every error on one line |
 //! | [`failure`] | why a command fails, and its exit status |
 //! | [`output`] | lines for people, objects for programs (`--json`) |
 //! | [`repair`] | commands that repair, as this user has to type them |
@@ -11,16 +10,16 @@
 //! | [`limits`] | `ulimit -f`, met with an error |
 //! | [`values`] | sizes and the like, as flags and configuration keys take them |
 //! | [`url`] | `shm://NAME/path`: a fabric, a server, a file |
-//! | [`flags`] | flags that only some fabrics have a use for |
+//! | [`flags`] | flags that only some fabrics use |
 //! | [`locality`] | which cores suit an RDMA device |
-//! | [`options`] | how every server is connected to |
+//! | [`options`] | options of every connection to a server |
 //! | [`tool`] | `stag`: the list of its commands |
 //! | [`commands`] | one file for each command |
-//! | [`attributes`] | how a file is shown |
+//! | [`attributes`] | prints a file's attributes |
 //! | [`copy`] | copies between this machine and servers |
-//! | `programs` | what an engine serves |
+//! | `programs` | the programs that an engine serves |
 //! | [`remote`] | a server's files, as the commands use them |
-//! | [`timings`], [`counters`] | what was measured and counted |
+//! | [`timings`], [`counters`] | measured times, and counters |
 //! | [`stagd`] | the server: options, plan, run, report |
 //! | [`demo`] | `stag demo` |
 //! | [`conform`] | `stag conform` |

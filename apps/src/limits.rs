@@ -1,4 +1,4 @@
-//! What a process inherits and a server or a copy must not die of or be narrowed by.
+//! Limits that a process inherits, and that must not kill or restrict a server or a copy.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;

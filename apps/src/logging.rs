@@ -1,4 +1,4 @@
-//! The log, on standard error: unrequested events. `STAG_LOG` sets what is told (`STAG_LOG=info`,
+//! The log, on standard error: unrequested events. `STAG_LOG` sets the level (`STAG_LOG=info`,
 //! `STAG_LOG=stag_rpc=debug`).
 
 use std::env;

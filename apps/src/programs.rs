@@ -1,4 +1,4 @@
-//! What an engine of these binaries serves.
+//! The programs that an engine of these binaries serves.
 
 use stag::nfs::server::ServicesWithLocks;
 use stag::nfs::stores::AnyStore;

@@ -1,4 +1,4 @@
-//! Repairs as commands that work where they are read.
+//! Commands that repair a problem, printed so that this user can run them as they are.
 
 use std::borrow::Cow;
 use std::fs;

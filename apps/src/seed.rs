@@ -1,4 +1,4 @@
-//! Numbers that differ from run to run.
+//! Random seeds, different in every run.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -1,4 +1,4 @@
-//! Values of flags and configuration keys, and how they are shown.
+//! Values of flags and configuration keys, and how they are printed.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! `stag cp`, `get` and `put`: several files at once, holes, what a failure leaves, attributes, what exists already.
+//! `stag cp`, `get` and `put`: several files at once, holes, leftovers of a failure, attributes, existing files.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

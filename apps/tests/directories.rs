@@ -1,4 +1,4 @@
-//! `stagd` with a directory: what survives its death, and what others see.
+//! `stagd` with a directory: what survives its death, and what other processes see.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

@@ -1,4 +1,4 @@
-//! `stag explain`: that it knows all that it has to, and finds it as users type and paste it.
+//! `stag explain`: it knows every entry that it must, and finds it as users type and paste it.
 
 use std::collections::BTreeSet;
 use std::fs;

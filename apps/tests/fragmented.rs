@@ -1,5 +1,5 @@
-//! A real `stagd` whose files lie page by page in turn, so that free memory is single pages: what is written, read and listed then
-//! is as before, by RDMA and by TCP, in memory and in a directory.
+//! A real `stagd` whose files lie page by page in turn, so that free memory is single pages: files written, read and listed then
+//! are as before, by RDMA and by TCP, in memory and in a directory.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

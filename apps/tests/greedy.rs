@@ -1,5 +1,5 @@
-//! Clients that make WRITE Calls and never let their chunks be read, against a real `stagd`: everybody else goes on. And what
-//! it tells of their credits.
+//! Clients that make WRITE Calls and never let their chunks be read, against a real `stagd`: all other clients go on. And the
+//! printed credits of each.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

@@ -1,4 +1,4 @@
-//! What `stagd` writes into its log: whose connection it was, why it ended, and nothing that a file has no use for.
+//! The log of `stagd`: whose connection it was, why it ended, and no colours in a file.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

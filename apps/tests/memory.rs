@@ -1,4 +1,4 @@
-//! What `--memory` promises is what the process takes, whatever its clients fill it with.
+//! The process takes no more memory than `--memory` promises, whatever its clients fill it with.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

@@ -1,4 +1,4 @@
-//! `stag perf`: each operation measured for a moment, and what it says of it. Never how fast it was.
+//! `stag perf`: each operation measured for a moment, and the output. Never how fast it was.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

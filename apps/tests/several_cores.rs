@@ -1,4 +1,4 @@
-//! One server on two cores: every file through every connection, whichever core has either.
+//! One server on two cores: every file through every connection, on whichever core each is.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

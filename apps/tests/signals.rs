@@ -1,4 +1,4 @@
-//! What signals do to `stagd`, and what a stop does to clients that hold on to it.
+//! The effect of signals on `stagd`, and of a stop on clients that stay connected.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

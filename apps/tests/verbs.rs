@@ -1,5 +1,5 @@
 //! The same programs on machines without rdma-core, and with it but without a device: they start, say what is missing
-//! with the command that repairs it, and what works instead. With a device: `ci/interop.sh`, in the guest.
+//! with the command that repairs it, and which fabrics work instead. With a device: `ci/interop.sh`, in the guest.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What the state machines cost for one Call: the credits alone, and a NULL Call through Requester and
+//! The cost of the state machines for one Call: the credits alone, and a NULL Call through Requester and
 //! Responder, each with its headers but without a fabric between them.
 
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! What the headers of one message cost: read once in the Receive buffer, written once in the Send buffer.
+//! The cost of one message's headers: read once in the Receive buffer, written once in the Send buffer.
 
 use std::hint::black_box;
 

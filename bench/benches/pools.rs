@@ -1,4 +1,4 @@
-//! What memory costs at run time: taking and dropping buffers, and sharing them.
+//! The cost of memory at run time: taking and dropping buffers, and sharing them.
 
 use std::hint::black_box;
 

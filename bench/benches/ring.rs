@@ -1,5 +1,5 @@
-//! What a message costs in the shm provider's own code: two providers in one thread, 64 octets from one to the
-//! other, through the fabric trait. No line moves between cores here; `stag perf` and the example
+//! The cost of a message in the shm provider's own code: two providers in one thread, 64 octets from one to
+//! the other, through the fabric trait. No line moves between cores here; `stag perf` and the example
 //! `shm_rates` measure that.
 
 use std::collections::VecDeque;

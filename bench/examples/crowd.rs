@@ -1,17 +1,18 @@
-//! Very many connections: what an idle one costs the server, how fast they come, go and come again.
+//! Very many connections: the cost of an idle one, and how fast connections come, go and come again.
 //!
 //! `crowd shm|iwarp|tcp COUNT [CREDITS]` starts a server as a process of its own, opens COUNT connections to it and makes one NULL
 //! Call on each. It prints
 //!
 //! | line | what it says |
-//! |---|---|
+//! | line | meaning |
 //! | `opened` | connections a second, up to [`DIALS_MAX`] of them being set up at once, each with its first Call |
 //! | `idle` | octets that the server holds for each: what its resident memory grew by, and what of it is locked or registered |
 //! | `asked` | one Call on each connection in turn, one after the other: their median and their 99th percentile |
 //! | `closed` | how long the server takes to notice that all are gone at once |
 //! | `again` | connections a second when all come back at once |
 //!
-//! CREDITS is how many Calls a connection may have outstanding (64 if it is left out): its tables are as long as that.
+//! CREDITS is how many Calls a connection may have outstanding (64 if it is left out), which is the length of its
+//! tables.
 //!
 //! A process needs a descriptor or two for each connection: `ulimit -n`. More than 28,000 TCP connections of one address need more
 //! ports (`net.ipv4.ip_local_port_range`).

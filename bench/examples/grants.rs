@@ -1,4 +1,4 @@
-//! What grants cost and bring: fixed ones of some credits, beside those of the governor.
+//! The cost and benefit of grants: fixed ones beside those of the governor.
 //!
 //! `grants COUNT governed|CREDITS [CALLS]` opens COUNT connections over shm, both ends in this thread, which run in turn, and
 //! makes [`FIRST_CALLS`] NULL Calls on each, one at a time. Then [`BUSY_MAX`] of them (or all, if there are fewer) are busy, each

@@ -1,10 +1,10 @@
-//! Measures the iWARP provider alone, between two pinned processes over the loopback: what messages and transfers cost before
-//! any RPC is on top.
+//! Measures the iWARP provider alone, between two pinned processes over the loopback: the cost of messages and transfers
+//! without RPC.
 //!
 //! `cargo run --release -p stag-bench --example iwarp_rates [PART OF A NAME] [ALGORITHM]`
 //!
-//! For scale, the box's own limits come first: TCP by itself, polled as the provider polls it, with as many octets. All sockets use
-//! the same congestion control algorithm, `reno` unless another one is named: some pace even the loopback.
+//! For scale, the box's own limits come first: TCP by itself, polled as the provider polls it, with as many octets. All sockets
+//! use the same congestion control algorithm, `reno` unless another one is named: some algorithms pace even the loopback.
 
 use std::env;
 use std::io::{self, Read, Write};

@@ -1,4 +1,5 @@
-//! What a lane costs: a round trip of a record between two cores beside a bare cache line's, and instructions on one thread.
+//! The cost of a lane: a round trip of a record between two cores beside that of a bare cache line, and instructions on one
+//! thread.
 //!
 //! `lane pair [ROUNDS]` pins two threads to two cores and prints both round trips and their ratio, the median of turns taken
 //! by both in alternation. `valgrind --tool=callgrind --toggle-collect='*one_record*' lane one ROUNDS` counts push,

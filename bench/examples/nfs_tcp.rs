@@ -1,12 +1,12 @@
-//! NFSv3 over TCP: READs and WRITEs of 1 MiB of one socket that has no engine above it, beside what a TCP stream carries between the
-//! same two cores in the same direction: one whose ends use one buffer of 1 MiB each, which stays in the cache, and one whose ends use
-//! sixteen, as a server does that keeps files.
+//! NFSv3 over TCP: READs and WRITEs of 1 MiB by one socket without an engine, beside a TCP stream between the same two cores in
+//! the same direction. The stream is measured twice: with one buffer of 1 MiB at each end, which stays in the cache, and with
+//! sixteen, as a server uses that keeps files.
 //!
 //! `cargo run --profile dist -p stag-bench --example nfs_tcp [ROUNDS [DEPTH [ALGORITHM]]]`: medians of 7 rounds, of 4 Calls outstanding, with
 //! reno.
 //!
-//! The server is a reactor with NFS on a file in memory, on core 1; the client, on core 0, polls its socket. It reads each octet of a Reply
-//! into one buffer and looks at its status and count only.
+//! The server is a reactor with NFS on a file in memory, on core 1; the client, on core 0, polls its socket. It reads each octet
+//! of a Reply into one buffer and checks only its status and count.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

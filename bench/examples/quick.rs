@@ -1,4 +1,4 @@
-//! A quick look at the figures that the project is measured by: `quick [null|read|write|…] [size] [depth] [touch]`.
+//! A quick measurement of the project's main figures: `quick [null|read|write|…] [size] [depth] [touch]`.
 
 use stag_bench::{MeasuredOperation, Scenario, run};
 

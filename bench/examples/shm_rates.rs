@@ -1,5 +1,5 @@
-//! Measures the shm provider alone, between two pinned processes: what a message and a copy cost before
-//! any RPC is on top.
+//! Measures the shm provider alone, between two pinned processes: the cost of a message and of a copy without
+//! RPC.
 //!
 //! `cargo run --release -p stag-bench --example shm_rates [memcpy|one thread|echo|copies|fences]`
 //!

@@ -1,10 +1,11 @@
-//! Ways to send and to receive over TCP that the iWARP provider does not use, beside those that it does: `send` and `recv` of
-//! a socket that is polled. A stream between two cores over the loopback, in messages of 1 MiB, and of 88 KiB, which is what 21 Replies of a
-//! READ of 4 KiB take that leave together.
+//! Ways to send and to receive over TCP that the iWARP provider does not use, beside those that it does: `send` and `recv` of a
+//! polled socket. A stream between two cores over the loopback, in messages of 1 MiB, and of 88 KiB, the length of 21 Replies to
+//! a READ of 4 KiB that leave together.
 //!
-//! `cargo run --profile dist -p stag-bench --example tcp_ways [ROUNDS [ALGORITHM]]`: medians of 9 rounds in which the ways take turns,
-//! with reno. `copied` says how many of the messages that were sent with MSG_ZEROCOPY the kernel copied all the same: on the loopback all.
-//! A ring's multishot receive has no say in where the octets go, so they are copied once more, to where a READ's data belong.
+//! `cargo run --profile dist -p stag-bench --example tcp_ways [ROUNDS [ALGORITHM]]`: medians of 9 rounds in which the ways take
+//! turns, with reno. `copied` says how many of the messages sent with MSG_ZEROCOPY the kernel copied all the same: on the
+//! loopback all. A ring's multishot receive does not choose where the octets go, so they are copied once more, to the place of a
+//! READ's data.
 
 use std::hint::black_box;
 use std::io::{Error, ErrorKind, Result};

@@ -1,8 +1,7 @@
-//! A provider by itself: two ends, messages, Writes and Reads, and no RPC. What an RPC over that fabric is made of, so what
-//! bounds it.
+//! A provider by itself: two ends, messages, Writes and Reads, and no RPC. It bounds the speed of RPC over that fabric.
 //!
-//! One end listens and serves: it answers the first message with what it exposes, and each other with one as long. The other
-//! connects and measures.
+//! One end listens and serves: it answers the first message with the memory that it exposes, and each other with one as
+//! long. The other connects and measures.
 
 use std::collections::VecDeque;
 use std::thread;

@@ -1,4 +1,4 @@
-//! What the box itself can do, measured in the same run as Stag: the references of every ratio.
+//! The limits of the box itself, measured in the same run as Stag: the references of every ratio.
 //!
 //! Two threads on the two cores under test. Each measurement is taken `repeat` times; the median counts. None takes
 //! longer than `TIME_MAX`, however slow the machine is.

@@ -1,4 +1,4 @@
-//! Whether iWARP works on this machine: both ends in this thread, and one Call between them.
+//! Checks that iWARP works on this machine: both ends in this thread, and one Call between them.
 
 use std::time::Duration;
 

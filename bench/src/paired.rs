@@ -1,12 +1,12 @@
-//! What a second core gains, on a machine that has no cores to spare for clients: each core runs a client and a server by
-//! turns.
+//! The gain of a second core, on a machine that has no cores to spare for clients: on each core a client and a server take turns.
 //!
 //! A *pair* is a client and a server in one thread on one core. The servers are one group, each with an export in memory, and
-//! each client calls its own server only. Where its files are decides what is carried: nothing, the Calls of every other
-//! connection, or all of them. One pair on one core is what several pairs on several cores are compared with, in the same round: with
-//! twice the cores, twice the Calls would be ideal.
+//! each client calls its own server only. The place of its files decides which Calls are carried: none, those of every other
+//! connection, or all. Several pairs on several cores are compared with one pair on one core, in the same round: with twice the
+//! cores, twice the Calls would be ideal.
 //!
-//! With a directory, the same is measured of files on disk, too. Every server has a store of the directory, so nothing is carried.
+//! With a directory, the same is measured of files on disk, too. Every server has a store of the directory, so nothing is
+//! carried.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,6 +1,7 @@
-//! `stag doctor`: what on this machine keeps a fabric from working, or from being fast, and the command that repairs it.
+//! `stag doctor`: problems of this machine that keep a fabric from working, or from being fast, and the commands that
+//! repair them.
 //!
-//! It changes nothing, connects to nothing, and reads files only: below `/`, or below the root of a tree that a test made.
+//! It changes nothing, connects to nothing, and reads files only: below `/`, or below the root of a test's tree.
 
 use std::path::Path;
 

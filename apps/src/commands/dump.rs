@@ -1,4 +1,4 @@
-//! `stag dump`: what is in a capture.
+//! `stag dump`: shows the messages of a capture.
 
 mod json;
 mod text;

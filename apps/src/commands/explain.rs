@@ -1,6 +1,6 @@
-//! `stag explain`: what a status, an event or a message means, what usually makes it, and what to look at next.
+//! `stag explain`: the meaning of a status, an event or a message, its usual cause, and where to look next.
 //!
-//! What is known is data: one file for each kind in `explain/tables`. Nothing is asked of this machine.
+//! The knowledge is data: one file for each kind in `explain/tables`. This machine is not examined.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! `stag fabrics`: what works on this machine, and why the others do not.
+//! `stag fabrics`: the fabrics that work on this machine, and why the others do not.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! `stag perf`: how fast Calls are between pinned cores, as ratios to what the same cores can do at best.
+//! `stag perf`: how fast Calls are between pinned cores, as ratios to the limits of the same cores.
 //!
 //! | file | subject |
 //! |---|---|
@@ -6,8 +6,8 @@
 //! | `numbers` | times and counts, as the flags take them |
 //! | `requirement` | `--require 'p99<20us'` |
 //! | `paired` | `--paired`: a client and a server on each core, taking turns |
-//! | `notes` | what spoils the figures, said once |
-//! | `report` | what is said, to people and to programs |
+//! | `notes` | conditions that spoil the figures, each reported once |
+//! | `report` | the results, for people and for programs |
 
 mod notes;
 mod numbers;

@@ -1,4 +1,5 @@
-//! Right answers to a client's Calls: what the scratch service says, sent as the Call asks for it.
+//! Right answers to a client's Calls: the results of the scratch service, sent in the form that the Call asks
+//! for.
 
 use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, procedure};

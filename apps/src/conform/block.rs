@@ -1,4 +1,5 @@
-//! Private data of Stag's own behind those of RFC 8797: who exposes and pulls Replies, and who speaks version 2 (RR-P-4).
+//! Private data of Stag's own behind those of RFC 8797: which end exposes and pulls Replies, and which speaks version 2
+//! (RR-P-4).
 //!
 //! Written and read here octet by octet, apart from the engine.
 

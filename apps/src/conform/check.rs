@@ -1,4 +1,4 @@
-//! A check: what is sent, what the rule wants, and how it is judged.
+//! A check: the messages it sends, the rule, and the verdict.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! Checks of chunks with NULL Calls: what the peer returns, refuses, reads and survives.
+//! Checks of chunks with NULL Calls: which the peer returns, refuses, reads and survives.
 
 use stag::wire::rpcrdma::{Segment, procedure};
 

@@ -1,4 +1,4 @@
-//! Checks of a Requester: what it sends, and what it does with answers that are not right.
+//! Checks of a Requester: its Calls, and its reaction to wrong answers.
 
 use stag::wire::cm_private_data::{IDENTIFIER, LEN, VERSION as PRIVATE_VERSION};
 use stag::wire::rpcrdma::{Segment, VERSION, procedure};

@@ -1,4 +1,5 @@
-//! Checks of a server that exposes Replies (reliable reply): what it exposes, for how long, and what RDMA_DONE does.
+//! Checks of a server that exposes Replies (reliable reply): which memory, for how long, and the effect of
+//! RDMA_DONE.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
-//! Messages of RPC-over-RDMA as drafts, which can be wrong in any way, and as seen, whatever they hold.
+//! Messages of RPC-over-RDMA as drafts, which can be wrong in any way, and as seen, with any contents.
 //!
-//! Written and read here word by word, apart from the engine's own emitters and parsers: a mistake there must not hide
-//! itself.
+//! Written and read here word by word, apart from the engine's own emitters and parsers, so that a mistake there
+//! cannot hide itself.
 
 use std::fmt;
 

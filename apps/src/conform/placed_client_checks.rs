@@ -1,5 +1,5 @@
-//! Checks of a client of version 2 whose data goes in messages: its groups of transmissions, and what it does with those of a
-//! Reply. They want a client that reads and writes files of the scratch service.
+//! Checks of a client of version 2 whose data goes in messages: its groups of transmissions, and its treatment of those of a
+//! Reply. They need a client that reads and writes files of the scratch service.
 
 use stag::wire::rpcrdma::procedure;
 

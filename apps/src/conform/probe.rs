@@ -1,4 +1,4 @@
-//! What the checks of a Responder are made of: connections, Calls, and the judgements that many checks share.
+//! Building blocks of the checks of a Responder: connections, Calls, and shared verdicts.
 
 use std::time::Duration;
 

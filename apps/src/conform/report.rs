@@ -1,4 +1,4 @@
-//! What a run says: a line for each check, the totals, and what of it was expected.
+//! The output of a run: a line for each check, the totals, and the expected deviations.
 
 use std::collections::BTreeMap;
 use std::fs;

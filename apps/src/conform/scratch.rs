@@ -1,7 +1,7 @@
-//! The scratch service: what clients that want content are answered by in a run as responder.
+//! The scratch service: answers Calls that want content in a run as responder.
 //!
-//! It is a `stagd` of the run's own, with one export in memory. Each Call is handed to it as it is, over TCP, so it is executed by the
-//! services that everybody else uses. How Calls come in and how Replies go out stays here: of that, no engine sees anything.
+//! It is a `stagd` of the run's own, with one export in memory. Each Call is handed to it unchanged, over TCP, so it is executed
+//! by the ordinary services. Calls come in and Replies go out here, without an engine.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,5 @@
-//! What the checks of a server of version 2 are made of: a connection that speaks it, Calls on it, and groups of transmissions.
+//! Building blocks of the checks of a server of version 2: a connection that speaks it, Calls on it, and groups of
+//! transmissions.
 
 use std::time::Duration;
 

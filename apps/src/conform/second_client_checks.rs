@@ -1,4 +1,4 @@
-//! Checks of a client that speaks version 2: what it sends, and what it does with answers that are not right.
+//! Checks of a client that speaks version 2: its Calls, and its reaction to wrong answers.
 
 use stag::wire::rpcrdma::procedure;
 

@@ -1,4 +1,4 @@
-//! A Call that a client sent as a group of transmissions, put together word by word; and a Reply cut into one.
+//! Joins a client's group of transmissions to a Call, word by word; and cuts a Reply into a group.
 
 use super::message::{SeenBody, SeenMessage, Words, take};
 use super::operation::{

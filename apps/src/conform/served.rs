@@ -1,4 +1,5 @@
-//! What the checks of a Requester are made of: its connections, its Calls, and answers to them, right and wrong.
+//! Building blocks of the checks of a Requester: its connections, its Calls, and answers to them, right and
+//! wrong.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is at a place, and the attributes that a copy can keep.
+//! The kind of an existing file, and the attributes that a copy can keep.
 
 use std::fs::{self, Metadata};
 use std::io;

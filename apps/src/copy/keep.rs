@@ -1,7 +1,7 @@
 //! Gives copies the attributes of their sources (`--preserve`).
 //!
-//! As cp(1): the owner first, since to give a file away clears its set-ID bits; without the owner these bits are
-//! not kept, for they would then say somebody else.
+//! As cp(1): the owner first, since a change of owner clears the set-ID bits; if the owner cannot be kept,
+//! neither are these bits, because they would name another user.
 
 use std::fs::File;
 use std::io;

@@ -1,4 +1,4 @@
-//! What a copy tells: while it goes on, and at its end.
+//! The progress of a copy, and its summary.
 
 use std::io::IsTerminal;
 use std::time::Duration;

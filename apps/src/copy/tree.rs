@@ -1,5 +1,5 @@
-//! The tree that is copied, as jobs that several workers take: no more of it is known at once than the way down to
-//! where they are.
+//! Copies a tree as jobs that several workers take. Only the folders on the way to the current jobs are in memory
+//! at once.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

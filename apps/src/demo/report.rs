@@ -1,4 +1,4 @@
-//! What the demo says at its end: a table for people, an object for programs.
+//! The final report of the demo: a table for people, an object for programs.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! A server of a command's own: a real `stagd` process.
+//! A server that a command starts for itself: a real `stagd` process.
 
 use std::env;
 use std::fs;

@@ -1,4 +1,4 @@
-//! The tree that the demo copies: found, and cut to what is allowed.
+//! The tree that the demo copies: finds it, and cuts it to the allowed size.
 
 use std::ffi::OsString;
 use std::fs;

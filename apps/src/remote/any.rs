@@ -1,4 +1,4 @@
-//! A connection over the fabric that the URL names: chosen once, when it is made.
+//! A connection over the fabric that the URL names: chosen once, when the connection is made.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Who we are, as AUTH_SYS says it.
+//! Our user and groups, as AUTH_SYS carries them.
 
 use std::fs;
 

@@ -1,5 +1,5 @@
-//! MOUNT: how the handle of an export is found. A server of ours serves it on the RDMA connection, any other
-//! over TCP, at a port that its rpcbind knows.
+//! MOUNT: finds the handle of an export. A server of ours serves it on the RDMA connection, any other over
+//! TCP, at a port that its rpcbind knows.
 
 use stag::nfs::client::{FinishedCall, Operation};
 use stag::wire::mount3;

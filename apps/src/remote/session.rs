@@ -1,7 +1,7 @@
 //! A server's files as tasks of one thread use them: Calls of many tasks in flight over one connection.
 //!
 //! A [`Session`] is a [`Remote`] that tasks share. Their futures need no waker: [`run`] polls all of them
-//! whenever a Call has ended, and sleeps when none of them can go on.
+//! whenever a Call has ended, and sleeps when all of them wait.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! RPC over TCP, one Call after the other: what MOUNT and rpcbind are asked with.
+//! RPC over TCP, one Call after the other, for MOUNT and rpcbind.
 //!
 //! A Call and its Reply are records of RFC 5531 section 11. A server may cut its Reply into fragments.
 

@@ -1,4 +1,5 @@
-//! Which cores other `stagd` run on: each holds a lock on a file named after its core, and the kernel knows whose.
+//! The cores that other `stagd` run on: each holds a lock on a file named after its core, and the kernel knows
+//! whose it is.
 //!
 //! A lock ends with its process, however that ends. The files stay; they are empty.
 

@@ -1,4 +1,4 @@
-//! The cores that the server runs on: those that were asked for, or one that suits.
+//! The cores that the server runs on: those of the command line, or one that suits.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,4 +1,4 @@
-//! What clients have of credits, as it is printed.
+//! Prints the credits of clients.
 
 use serde::Serialize;
 use stag::fabric::{Peer, Provider};

@@ -1,4 +1,4 @@
-//! The fabric that a server serves: how it is opened, and what is told of it beyond its name.
+//! The fabric that a server serves: opening it, and the report on it.
 
 use std::io;
 use std::path::Path;

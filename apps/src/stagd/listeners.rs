@@ -1,4 +1,4 @@
-//! Who listens already where the server is to listen.
+//! Finds the process that already listens at the server's address.
 
 use std::fs;
 use std::io::ErrorKind;

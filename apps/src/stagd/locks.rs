@@ -1,4 +1,4 @@
-//! What was done with locks, as it is printed.
+//! Prints the counters of locks.
 
 use std::fmt;
 

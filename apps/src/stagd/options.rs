@@ -1,4 +1,4 @@
-//! What a user may set: flags, and the same keys in a configuration file. Flags win.
+//! The server's options: flags, and the same keys in a configuration file. Flags win.
 
 use std::fmt;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the memory goes to: one budget, cut into pools by a commented sum.
+//! The plan of the memory: one budget, cut into pools by a commented sum.
 
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};

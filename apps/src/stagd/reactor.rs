@@ -1,4 +1,4 @@
-//! One reactor of the server: its engine, and what it is asked for beside Calls.
+//! One reactor of the server: its engine, and its requests beside Calls.
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! What the server says: at its start what it chose, at its end what it did.
+//! The server's report: its choices at the start, its totals at the end.
 
 use std::time::Duration;
 

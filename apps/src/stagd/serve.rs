@@ -1,4 +1,4 @@
-//! The server's life: memory, one engine for each core; until a signal, and out in order.
+//! The server's life: allocates memory, runs one engine for each core until a signal, and stops in order.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;

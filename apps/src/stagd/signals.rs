@@ -1,4 +1,4 @@
-//! What signals do to the server: end it in order, or make it print its counters.
+//! Signals: stop the server in order, or print its counters.
 //!
 //! | signal | effect |
 //! |---|---|

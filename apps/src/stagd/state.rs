@@ -1,4 +1,4 @@
-//! What must survive a restart for file handles to: the secret that they are sealed with.
+//! The secret that seals file handles, which must survive a restart for the handles to stay good.
 
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};

@@ -1,4 +1,4 @@
-//! Weights of clients: who gets more credits where there are not enough for all.
+//! Weights of clients: which of them get more credits when there are too few for all.
 
 use std::fmt;
 use std::net::IpAddr;

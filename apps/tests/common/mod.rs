@@ -1,4 +1,4 @@
-//! What the tests of both programs share: a server process that is theirs, and runs of `stag`.
+//! Shared by the tests of both programs: a server process of the test's own, and runs of `stag`.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

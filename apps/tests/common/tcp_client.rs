@@ -1,4 +1,4 @@
-//! A client of RPC over TCP, for what `stag` does not do.
+//! A client of RPC over TCP, for Calls that `stag` does not make.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -1,4 +1,4 @@
-//! A client on our engine whose Calls offer chunks, and that goes on whatever becomes of them.
+//! A client on our engine whose Calls offer chunks, and that goes on in whatever state they come back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,4 +1,5 @@
-//! What `stag conform` checks, and what it cannot, is complete against the numbers of `engine/spec`.
+//! The rules that `stag conform` checks, and those that it cannot, are complete against the numbers of
+//! `engine/spec`.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `stag conform`: our own server and client keep every rule that it checks, each check catches a peer that breaks its rule, and what it
-//! checks is complete against the numbers of `engine/spec`.
+//! `stag conform`: our own server and client keep every rule that it checks, each check catches a peer that breaks its rule, and
+//! its rules are complete against the numbers of `engine/spec`.
 
 mod chunk_client;
 mod clients;

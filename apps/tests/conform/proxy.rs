@@ -1,5 +1,4 @@
-//! A peer that is right but for one rule: between a client and a server of ours, it hands on messages and data, and breaks the
-//! rule that it is told to.
+//! A proxy between a client and a server of ours that breaks one chosen rule, and otherwise hands on messages and data.
 
 use std::collections::HashMap;
 use std::sync::Arc;

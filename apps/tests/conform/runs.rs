@@ -1,4 +1,4 @@
-//! Runs against our own server, and what the command says of them.
+//! Runs against our own server, and the output of the command.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What the proxy does with exposed Replies, and with the operations of version 2.
+//! The proxy's treatment of exposed Replies, and of the operations of version 2.
 
 use stag::wire::rpcrdma::procedure;
 use stag_apps::conform::message::{DraftMessage, SECOND, SeenBody, SeenMessage};

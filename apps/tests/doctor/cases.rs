@@ -1,4 +1,4 @@
-//! What can be wrong with a machine, what is said of it, and the repair.
+//! Problems of a machine, the findings on them, and the repairs.
 
 use stag_apps::commands::doctor::State;
 

@@ -1,9 +1,9 @@
-//! The captured Linux server: answers a client with what it told in a capture, over real TCP and iWARP.
+//! The captured Linux server: answers a client with its captured Replies, over real TCP and iWARP.
 //!
-//! As captured: the MPA Reply's IRD, ORD and private data, credits, handles, attributes, times, cookies, data, results, and that a
-//! Call with one handle is answered by Send with Invalidate. A client asks in its own order and with its own sizes, so results are
-//! found by what they are about: attributes and data by handle, names by directory. What changes something is answered as the same
-//! change was; what is written has to be the captured octets, which are pulled by RDMA Read if they are not inline.
+//! As captured: the MPA Reply's IRD, ORD and private data, credits, handles, attributes, times, cookies, data, results, and that
+//! a Call with one handle is answered by Send with Invalidate. A client asks in its own order and with its own sizes, so results
+//! are found by their subject: attributes and data by handle, names by directory. A Call that changes something gets the Reply of
+//! the same captured change; written data has to be the captured octets, which are pulled by RDMA Read if they are not inline.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};

@@ -1,11 +1,11 @@
 //! Replays captured clients against `stagd`, and the captured server against `stag` ([`linux`]).
 //!
-//! Each Linux client of NFSv3 over siw, message by message over real TCP and iWARP,
-//! and `stagd`'s Replies are equivalent to those that the Linux server gave ([`equal`] says when).
+//! Each Linux client of NFSv3 over siw is replayed, message by message over real TCP and iWARP, and `stagd`'s
+//! Replies must be equivalent to those that the Linux server gave ([`equal`] says when).
 //!
 //! As captured: the MPA Request with its private data (IRD and ORD, CRC or not, peer-to-peer), each Call with its xid, credits,
 //! credential, chunk lists, handles and offsets, the data of its Read chunks. Changed: file handles are the ones that `stagd`
-//! gave for the same object, and so a Position behind one moves by the difference of their lengths. Calls are sent one by one.
+//! gave for the same object, so a Position behind one moves by the difference of their lengths. Calls are sent one by one.
 
 mod equal;
 mod linux;

@@ -1,5 +1,5 @@
-//! An iWARP client that says what it is told to, over a plain TCP socket, and takes part in nothing else: it answers RDMA
-//! Reads from the memory that a Call exposes, and takes RDMA Writes into it.
+//! A scripted iWARP client over a plain TCP socket. It only answers RDMA Reads from the memory that a Call exposes, and
+//! takes RDMA Writes into it.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

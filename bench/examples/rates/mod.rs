@@ -1,7 +1,7 @@
-//! What measurements of a provider share: a server in a process of its own, both pinned, and how figures are printed.
+//! Shared by measurements of a provider: a server in a process of its own, both pinned, and the output of figures.
 //!
-//! Each figure is taken in many short windows; best and median are printed, as a machine that does other things meanwhile
-//! spoils some windows, never improves one.
+//! Each figure is taken in many short windows; best and median are printed, because other work of the machine spoils some
+//! windows and never improves one.
 
 use std::env;
 use std::io::{BufRead, BufReader};

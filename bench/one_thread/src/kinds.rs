@@ -1,4 +1,4 @@
-//! What is called: a program of nothing but NULL, one whose data goes by chunk, and NFS.
+//! The kinds of Calls: a program with only NULL, one whose data goes by chunk, and NFS.
 
 use anyhow::{Context, Result, bail};
 use stag::nfs::client::{FinishedCall, Mnt, Null as NfsNull};

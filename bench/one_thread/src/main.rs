@@ -4,7 +4,7 @@
 //! `--zero-before='*counted_from_here*'` and `--toggle-collect='*client_turn*'` (or `'*server_turn*'`), the total is what COUNT
 //! Calls cost at that end, after a warm-up.
 //!
-//! | KIND | what is called |
+//! | KIND | Call |
 //! |---|---|
 //! | `null` | NULL of a program that has no other procedure |
 //! | `get`, `put` | a Call with a Write chunk of 4 KiB, and one with a Read chunk |
@@ -15,18 +15,18 @@
 //!
 //! `KIND+second`: both ends speak version 2, with data in the messages.
 //!
-//! IDLE connections more are there that carry no Call: what a pass pays for them shows against a run without. READ and WRITE are of LENGTH
-//! octets (4096).
+//! IDLE more connections carry no Call: their cost for a pass shows against a run without. READ and WRITE are of LENGTH octets
+//! (4096).
 //!
 //! `iwarp` runs over the loopback: what the kernel executes is not in the sum.
 //!
-//! It ends by saying how much processor time a Call took at each end, the kernel's included.
+//! At its end it prints how much processor time a Call took at each end, the kernel's included.
 //!
 //! `tcp` is RPC over TCP, NULL alone: a socket calls, so there is no client's turn.
 //!
-//! `verbs` runs over libraries of nothing, those of the fabric's tests: take the functions of their table off, and no instruction of
-//! a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA device, whose
-//! address that is; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
+//! `verbs` runs over libraries that do nothing, those of the fabric's tests: subtract the functions of their table, and no
+//! instruction of a device's library is in the sum. `one_thread device COUNT DEPTH ADDRESS PAUSE` runs over this machine's RDMA
+//! device with that address; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
 
 use std::net::TcpListener;
 use std::time::Duration;

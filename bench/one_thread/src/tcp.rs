@@ -1,4 +1,4 @@
-//! NULL Calls over TCP: a socket calls, without an engine, so that what is counted is the server's.
+//! NULL Calls over TCP: a socket calls, without an engine, so that only the server is counted.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! What the fabric alone can do on the two cores: the reference of verbs' figures. The same provider on the same device, without
-//! RPC: Sends that come back, and RDMA Writes or Reads as long as the load's.
+//! The limits of the fabric alone on the two cores: the reference of verbs' figures. The same provider on the same device,
+//! without RPC: Sends that come back, and RDMA Writes or Reads as long as the load's.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;

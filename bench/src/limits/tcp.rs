@@ -1,5 +1,5 @@
-//! What TCP alone can do on the two cores: the reference of iWARP's figures. Both ends poll their sockets, as the
-//! provider does, with the same congestion control; nothing is between them and the kernel.
+//! The limits of TCP alone on the two cores: the reference of iWARP's figures. Both ends poll their sockets, as
+//! the provider does, with the same congestion control; nothing is between them and the kernel.
 
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! A Call on its way: what it offers, and what has become of that so far.
+//! A Call in the capture: its chunks, and the state of each.
 
 use std::time::Duration;
 

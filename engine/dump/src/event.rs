@@ -1,4 +1,4 @@
-//! What an [`Analyzer`](crate::Analyzer) reports, and what it counts.
+//! The reports of an [`Analyzer`](crate::Analyzer), and its totals.
 
 use std::collections::BTreeMap;
 use std::fmt;

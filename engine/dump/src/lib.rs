@@ -1,4 +1,4 @@
-//! What is in a capture: RPC-over-RDMA over iWARP and RoCEv2, message by message, with the rules that it breaks.
+//! Analyzes captures: RPC-over-RDMA over iWARP and RoCEv2, message by message, with the rules that it breaks.
 //!
 //! ```text
 //!  capture   a file: pcap, pcapng                        ┌ stream ── iwarp ┐
@@ -6,8 +6,8 @@
 //!                                                        └──────── roce ───┘   call  check  program
 //! ```
 //!
-//! The protocols are [`stag_wire`]'s; here is what needs memory: TCP streams, messages of several segments, Calls that wait
-//! for their Replies. All of it is bounded ([`HELD_MAX`]), whatever the file holds and however long it is.
+//! The protocols are [`stag_wire`]'s; this crate has the parts that need memory: TCP streams, messages of several segments,
+//! Calls that wait for their Replies. All of it is bounded ([`HELD_MAX`]), whatever the file holds and however long it is.
 //!
 //! ```
 //! let file = [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];

@@ -1,7 +1,7 @@
 //! From a captured frame to TCP and UDP: link headers, VLAN tags, IPv4 and IPv6 with their extensions.
 //!
 //! Nothing here keeps state. Fragments of IP packets are not put together: TCP does not cause them, and RoCEv2 forbids
-//! them; they are counted as what was left out.
+//! them; they are counted as left out.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Replies that their Requester pulls, and tells of with RDMA_DONE: where both sides agreed on that (reliable reply).
+//! Replies that their Requester pulls and confirms with RDMA_DONE, where both sides agreed on that (reliable reply).
 
 use std::time::Duration;
 

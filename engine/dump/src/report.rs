@@ -1,4 +1,4 @@
-//! What is reported of a message, whatever it is.
+//! The parts of a report that all messages share.
 
 use stag_wire::rpcrdma::{Done, Fixed, Header, HeaderError};
 use stag_wire::rpcrdma2::{self, Body2, Header2, OptionalOperation};

@@ -1,4 +1,4 @@
-//! Messages of version 2, and what the two sides say of themselves in it.
+//! Messages of version 2, and the transport characteristics of both sides.
 
 use std::collections::VecDeque;
 

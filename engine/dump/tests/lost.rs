@@ -1,4 +1,5 @@
-//! Captures that lack a frame: every other Call whose frames are there still pairs up, and the gap is told once.
+//! Captures that lack a frame: every other Call whose frames are there still pairs up, and the gap is reported
+//! once.
 
 use std::collections::{BTreeMap, BTreeSet};
 

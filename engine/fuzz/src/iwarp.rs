@@ -2,8 +2,8 @@
 //!
 //! The input is a script: one octet for the settings, then steps. A step is an octet that says what happens and another, a
 //! length or a choice. Most steps are FPDUs: the ULPDU follows, and the frame is made around it, so that most inputs get past
-//! the framing, whose own errors are among the ways to make one. The others are what the user does meanwhile. What
-//! stands for a handle in the script is replaced by one that is exposed; the STags of Responses are those of the Reads, 1, 2, 3.
+//! the framing, whose own errors are among the ways to make one. The others are actions of the user. A handle in the script is
+//! replaced by one that is exposed; the STags of Responses are those of the Reads, 1, 2, 3.
 //!
 //! Each stream comes four times: whole; whole, with messages shown in place and left; in pieces; and in pieces, with messages
 //! shown, of which some are taken and some answered.

@@ -1,7 +1,7 @@
-//! Targets for the machines of version 2, against peers that send what they like.
+//! Targets for the machines of version 2, against arbitrary peers.
 //!
-//! The input is a script: octets for the settings, then steps. What the peer sends is made of the script, mostly as operations
-//! that are nearly right, sometimes as raw octets or with a word changed.
+//! The input is a script: octets for the settings, then steps. The peer's messages are made of the script, mostly as
+//! operations that are nearly right, sometimes as raw octets or with a word changed.
 
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::directions::ResultItem;

@@ -1,4 +1,4 @@
-//! Targets for the parsers of version 2, and of what Stag adds to version 1.
+//! Targets for the parsers of version 2, and of Stag's additions to version 1.
 
 use stag_wire::cm_private_data::PrivateData;
 use stag_wire::reliable_reply::{LEN, ReliableReply, agree};

@@ -5,7 +5,7 @@
 //! any_size list NAME COUNT
 //! ```
 //!
-//! What fits goes inline. For anything longer the server exposes the Reply where it lies, and the client reads it (reliable reply).
+//! Short results go inline. For longer ones the server exposes the Reply where it lies, and the client reads it (reliable reply).
 //! Both ends switch it on: the server by `exposed_replies`, the client by `pull_len_max`.
 
 use std::error::Error;

@@ -1,4 +1,4 @@
-//! A custom RPC program, server side: answers with what it was sent. Run it, then `echo_client`.
+//! A custom RPC program, server side: returns the arguments of each Call. Run it, then `echo_client`.
 //!
 //! ```text
 //! cargo run -p stag --example echo_server [NAME] [--cores 0,1]

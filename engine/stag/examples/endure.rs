@@ -1,11 +1,11 @@
-//! Calls that go on while their RDMA device, its link or the other end is taken away: what `ci/verbs.sh` runs.
+//! Calls that go on while their RDMA device, its link or the other end is taken away: run by `ci/verbs.sh`.
 //!
 //! ```text
 //! endure serve HOST:PORT      until its standard input ends
 //! endure call HOST:PORT       likewise
 //! ```
 //!
-//! Twice a second each says where it stands. At the end it says what became of all Calls and whether every buffer came
+//! Twice a second each prints its state. At the end it prints the outcome of all Calls and whether every buffer came
 //! back; status 1 if a Call has no outcome or two, if a Reply has other octets than were sent, or if a buffer is missing.
 
 use std::collections::BTreeMap;

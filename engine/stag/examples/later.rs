@@ -7,9 +7,9 @@
 //! later wake 5 200           wakes a thread that sleeps, 200 times after 5 ms each: what no program can do without
 //! ```
 //!
-//! `call` says how long after the end of its job an answer came, the median, and beside it how long a Call takes that is
-//! answered at once. A job begins when the handler hands it to the worker and ends when the worker has done it: a sleep of
-//! 5 ms takes longer than that, and so does waking the worker.
+//! `call` prints the median time from the end of a job to its answer, and beside it the time of a Call that is answered at
+//! once. A job begins when the handler hands it to the worker and ends when the worker has done it: a sleep of 5 ms takes
+//! longer than that, and so does waking the worker.
 
 use std::error::Error;
 use std::hash::{BuildHasher, RandomState};

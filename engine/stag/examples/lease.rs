@@ -6,8 +6,8 @@
 //! lease take NAME LEASE      takes LEASE, and says how long that took: the server recalls it from who holds it
 //! ```
 //!
-//! A client opens the connection, and its engine has a service, too: that is what the server calls. The client's Call for a lease
-//! says that it can be called back (RFC 8167 section 6: a program's own matter). A holder that does not answer a recall in time, or
+//! A client opens the connection, and its engine has a service too, which the server calls. The client's Call for a lease says
+//! that it can be called back (RFC 8167 section 6: a program's own matter). A holder that does not answer a recall in time, or
 //! whose connection is gone, loses its lease.
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,5 +1,5 @@
-//! A custom RPC program whose data goes by chunk, over any fabric: the server writes an object from where it lies right
-//! into the memory of the client that asks for it.
+//! A custom RPC program whose data goes by chunk, over any fabric: the server writes an object from where it lies
+//! straight into the client's memory.
 //!
 //! ```text
 //! store serve shm://NAME      or iwarp://HOST:PORT, verbs://HOST:PORT

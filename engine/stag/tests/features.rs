@@ -1,5 +1,5 @@
-//! Reliable reply, and version 2 with its data in the messages, over each fabric, both ends in one thread: what arrives is right, it comes
-//! the way that was asked for, and nothing is left.
+//! Reliable reply, and version 2 with its data in the messages, over each fabric, both ends in one thread: the data is right, it
+//! comes the way that was asked for, and nothing is left.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What tests of several crates share: how a test says that it was skipped, and how long it waits, and
-//! how many allocations it makes ([`CountingAllocator`]).
+//! Shared by tests of several crates: how a test says that it was skipped, how long it waits, and how many
+//! allocations it makes ([`CountingAllocator`]).
 //!
 //! Rust's test harness knows passed and failed only, and hides what a passed test prints. A test that cannot do its work on
 //! this machine calls [`skipped`] and returns. `ci/test.sh` counts it as skipped, not as passed, and prints the reason.

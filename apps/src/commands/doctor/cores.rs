@@ -1,4 +1,4 @@
-//! Cores: which may be used, and what else slows them.
+//! Cores: which may be used, and what slows them.
 
 use stag::runtime::{CoreId, CoreSet, Topology, environment};
 

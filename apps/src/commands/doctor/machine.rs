@@ -1,4 +1,4 @@
-//! The files that a machine tells about itself in.
+//! The files that describe a machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};

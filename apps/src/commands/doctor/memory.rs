@@ -1,4 +1,4 @@
-//! Memory: how much may be locked, and on what pages it is.
+//! Memory: how much may be locked, and the sizes of its pages.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What iWARP needs of TCP.
+//! TCP settings that iWARP needs.
 
 use stag::wire::rpcbind;
 use stag::wire::rpcrdma::NFS_PORT;

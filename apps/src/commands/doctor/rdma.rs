@@ -1,4 +1,4 @@
-//! What verbs needs before there is a device: modules of the kernel, libraries, device files.
+//! Requirements of verbs beside a device: modules of the kernel, libraries, device files.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! A capture as objects: one for each message, and at the end one with the totals.
+//! A capture as JSON: one object for each message, and at the end one with the totals.
 
 use std::collections::BTreeMap;
 

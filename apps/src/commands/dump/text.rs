@@ -1,4 +1,4 @@
-//! A capture as lines.
+//! A capture as lines of text.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;

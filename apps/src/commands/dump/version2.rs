@@ -1,4 +1,4 @@
-//! Messages of version 2 in words and as objects.
+//! Messages of version 2, as text and as objects.
 
 use std::fmt::Write as _;
 

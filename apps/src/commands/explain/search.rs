@@ -1,4 +1,4 @@
-//! From what a user types or pastes to the entries that it may mean.
+//! Finds the entries that a typed or pasted text may mean.
 
 use super::table::{Entry, TERMINATE, Table};
 

@@ -1,4 +1,4 @@
-//! What is known: a table for each kind, read from files that are part of the program.
+//! The tables of entries, one for each kind, read from files that are part of the program.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! The RDMA devices of this machine: what the kernel and rdma-core say of them, and what we would make of each.
+//! The RDMA devices of this machine: what the kernel and rdma-core report, and how we would use each.
 
 use serde_json::{Value, json};
 use stag::fabric::ExposureKind;

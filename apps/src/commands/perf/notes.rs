@@ -1,4 +1,4 @@
-//! What spoils the figures, said once: both ends say the same of their memory.
+//! Conditions that spoil the figures, each reported once: both ends would say the same of their memory.
 
 use stag_bench::Figures;
 

@@ -1,4 +1,4 @@
-//! What is measured, and where: the flags checked, and every gap filled.
+//! The measurements to make, and the cores: the flags checked, and every gap filled.
 
 use std::fs;
 use std::path::PathBuf;

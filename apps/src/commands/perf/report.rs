@@ -1,4 +1,4 @@
-//! What is said: before the first round what was chosen, after each size what was found.
+//! Prints the choices before the first round, and the results after each size.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `--require`: a figure, and what it must come to.
+//! `--require`: a figure, and its bound.
 
 use std::fmt;
 use std::str::FromStr;
