@@ -149,11 +149,15 @@ phrases+='|one that does not|what is there is|all that is to be said|it was wait
 offend "a phrase that a stranger has to decode (the list of ci/tidy.sh): say it plainly" < <(
     files -name '*.md' | xargs grep -nwiE "$phrases"
 )
+# The anchors of a file's headings, as hosting sites make them.
+anchors() { sed -n 's/^##* //p' "$1" | tr '[:upper:]' '[:lower:]' | sed 's/[^[:alnum:] _-]//g; s/ /-/g'; }
 offend "a link to nowhere" < <(
     files -name '*.md' | while IFS= read -r file; do
-        grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//; s/#.*//' | grep -vE '^(https?:|$)' |
+        grep -oE '\]\([^)]+\)' "$file" | sed 's/^](//; s/)$//' | grep -v '^https\?:' |
             while IFS= read -r link; do
-                [ -e "$(dirname "$file")/$link" ] || echo "$file: $link"
+                to=${link%%#*} to=${to:+$(dirname "$file")/$to}
+                [ -e "${to:-$file}" ] || echo "$file: $link"
+                [[ $link != *.md#* && $link != \#* ]] || anchors "${to:-$file}" | grep -qxF -- "${link#*#}" || echo "$file: $link"
             done
     done
 )
