@@ -71,9 +71,9 @@ pub enum ConformRole {
 
 /// Checks whether a peer keeps the rules of RPC-over-RDMA
 #[derive(Debug, Args)]
-#[command(after_help = "It sends NULL Calls; with --export, also on files that it makes and removes.\n\
+#[command(after_help = "It sends NULL Calls; with --export, also Calls on files that it makes.\n\
     As responder it serves a folder in memory: stag put FILE URL/scratch/file.\n\
-    Status: 0 all rules kept, 1 a rule broken, 2 it could not begin.\n\
+    Status: 0 all rules kept, 1 a rule broken, 2 could not begin.\n\
     Examples: stag conform shm://NAME --export /data\n          \
     stag conform iwarp://0.0.0.0:20049 --as responder")]
 pub struct Conform {
@@ -89,19 +89,19 @@ pub struct Conform {
         hide_possible_values = true
     )]
     role: ConformRole,
-    /// Export, or folder on one, in which it may make files
+    /// Export, or folder on one, to make files in
     #[arg(long, value_name = "/PATH")]
     export: Option<String>,
     /// Seconds to wait for each answer
     #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=600))]
     wait: u64,
-    /// Checks that are known to fail, as lines NAME: REASON
+    /// File of expected failures: NAME: REASON a line
     #[arg(long, value_name = "FILE")]
     expect: Option<PathBuf>,
-    /// Only checks of this name, or of this rule
+    /// Run only this check, or the checks of this rule
     #[arg(long, value_name = "CHECK|RULE")]
     only: Vec<String>,
-    /// Also send what is known to crash a server
+    /// Also send what is known to crash servers
     #[arg(long)]
     dangerous: bool,
     /// List every rule, with its checks or why there is none

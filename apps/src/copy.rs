@@ -42,13 +42,13 @@ use tree::{Copier, End, Folder, Job};
 /// How `stag cp`, `get` and `put` copy.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct CopyOptions {
-    /// Folders too, with all that is in them
+    /// Copy folders with everything in them
     #[arg(short, long)]
     recursive: bool,
     /// Keep modes with set-ID and sticky bits, owners, times and hard links
     #[arg(short, long)]
     preserve: bool,
-    /// The target is the copy's own name, even if it is a folder
+    /// The target is the copy's name, even if it is a folder
     #[arg(short = 'T', long)]
     no_target_directory: bool,
     /// Files in flight at once, over one connection

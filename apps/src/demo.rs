@@ -25,21 +25,21 @@ mod tree;
 
 /// Copies a tree through a server of its own and checks every byte
 #[derive(Debug, Args)]
-#[command(after_help = "Starts a server on one core, or on several, and from another copies a tree to it\n\
-        over shared memory, lists it, reads it back, renames and removes it, checks every\n\
-        byte, and tells how long each procedure took.\n\n\
+#[command(after_help = "Starts a server on one or more cores. From another core it copies a tree to it\n\
+        over shared memory, reads it back, lists, renames and removes it, checks every\n\
+        byte, and prints how long each procedure took.\n\n\
         Examples: stag demo\n          stag demo --path /usr/include --size-limit 256M\n          stag demo --cores 2")]
 pub struct Demo {
     /// Folder to copy [default: the enclosing project]
     #[arg(long, value_name = "DIR")]
     pub path: Option<PathBuf>,
-    /// Bytes of files to copy at most
+    /// Copy at most this many bytes
     #[arg(long, value_name = "SIZE", default_value = "512M")]
     pub size_limit: Size,
-    /// Cores of the server; of several, the last has the files, and the client talks to the first
+    /// Cores of the server; the client talks to the first, the last holds the files
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub cores: u8,
-    /// Leave server and files there until Ctrl-C, and say how to reach them
+    /// Keep server and files until Ctrl-C, and print how to reach them
     #[arg(long)]
     pub keep: bool,
 }

@@ -33,35 +33,35 @@ struct Stag {
     /// Print one JSON object a line instead of text
     #[arg(long, global = true)]
     json: bool,
-    /// TCP port of the server's MOUNT, where its rpcbind is not to be asked
+    /// TCP port of the server's MOUNT, instead of asking its rpcbind
     // Few need it: it would push examples off the screen of every command.
     #[arg(long, global = true, value_name = "PORT", hide = true, value_parser = clap::value_parser!(u16).range(1..))]
     mountport: Option<u16>,
-    /// Give up when a connection ends, rather than connect again
+    /// End the command when a connection ends, instead of connecting again
     #[arg(long, global = true, hide = true)]
     no_reconnect: bool,
-    /// Read replies that the server exposes, where it can: those of any size
+    /// Pull replies of any size, if the server exposes them
     #[arg(long, global = true, hide = true)]
     reliable_reply: bool,
     /// Whether to ask for CRCs over iWARP [default: on]
     #[arg(long, global = true, hide = true, value_enum)]
     crc: Option<Switch>,
-    /// Congestion control of TCP below iWARP: reno, cubic, bbr
+    /// TCP's congestion control below iWARP: reno, cubic, bbr
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     congestion: Option<CongestionControlName>,
     /// RDMA device of verbs [default: the one that the address leads to]
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     device: Option<String>,
-    /// How verbs exposes memory: window, registration or, unprotected, standing [default: the device's best]
+    /// How verbs exposes memory: window, registration, or standing (unprotected) [default: the device's better one of the first two]
     #[arg(long, global = true, hide = true, value_enum, value_name = "KIND")]
     exposure: Option<Exposure>,
-    /// Over shm, also trust a server of this user or group: uid:N, gid:N or any [default: of the same user only]
+    /// Over shm, also trust a server of this user or group: uid:N, gid:N or any [default: the same user only]
     #[arg(long, global = true, hide = true, value_name = "WHO")]
     shm_allow: Vec<Admit>,
-    /// Versions of RPC-over-RDMA to speak: 1, 2, or auto: 2 with a server that announces it [default: auto for what sends files, else 1]
+    /// Versions of RPC-over-RDMA: 1, 2, or auto (2 if the server announces it) [default: auto when sending files, else 1]
     #[arg(long, global = true, hide = true, value_enum, value_name = "VERSION")]
     protocol: Option<Protocol>,
-    /// Where version 2 puts data: send (into messages), rdma, or auto: where it costs less over the fabric [default: auto]
+    /// Where version 2 puts data: send (into messages), rdma, or auto (whichever costs less) [default: auto]
     #[arg(long, global = true, hide = true, value_enum, value_name = "WHERE")]
     placement: Option<DataPlacement>,
     #[command(subcommand)]

@@ -9,7 +9,7 @@ use crate::url::Url;
 
 /// Writes a server's files to standard output
 #[derive(Debug, Args)]
-#[command(after_help = "With --json it writes the same bytes.\n\n\
+#[command(after_help = "--json makes no difference: it writes the same bytes.\n\n\
     Examples: stag cat shm://NAME/data/notes\n          stag cat shm://NAME/data/a.tar | tar t")]
 pub struct Cat {
     /// Files: shm://NAME/EXPORT/PATH

@@ -15,7 +15,7 @@ use crate::url::Place;
 pub struct Cp {
     /// A path, or shm://NAME/EXPORT/PATH
     pub(crate) source: Place,
-    /// The same; the copy comes into it, if it is a folder
+    /// The same; if it is a folder, the copy goes into it
     pub(crate) target: Place,
     #[command(flatten)]
     options: copy::CopyOptions,

@@ -30,9 +30,9 @@ pub(crate) use memory::lockable;
 /// Checks this machine, and says how to repair what it finds
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Exit status: 0, all is well, perhaps with notes; 1, warnings: it works, slowly
-or not under load; 3, errors: it does not work; 2, a wrong command line. That
-there is no RDMA hardware is a note, and with --for verbs an error.
+Exit status: 0: all well, perhaps with notes; 1: warnings (it works, but slowly
+or not under load); 2: wrong command line; 3: errors (it does not work). A
+missing RDMA device is a note, with --for verbs an error.
 
 Examples: stag doctor
           stag doctor --for verbs --json
@@ -41,7 +41,7 @@ pub struct Doctor {
     /// Check what this fabric needs: shm, iwarp or verbs [default: all]
     #[arg(long = "for", value_name = "FABRIC", value_enum, hide_possible_values = true)]
     fabric: Option<FabricName>,
-    /// And whether one server suits these cores, as stagd --cores
+    /// Also check these cores for stagd --cores
     #[arg(long, value_name = "LIST")]
     cores: Option<CoreList>,
 }

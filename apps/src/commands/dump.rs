@@ -16,15 +16,13 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::count;
 
-/// Shows the RPC-over-RDMA in a capture, and the rules that it breaks
+/// Shows the RPC-over-RDMA in a capture, and the rules it breaks
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \
-    direction of a message (> from the client, < from the server), then its header and what it carries. \
-    RPC-over-RDMA 1 in both directions, with Replies that their Requester pulls; and 2 as of June 2016 with its \
-    characteristics and transmissions. \
-    A broken rule is named by its number in engine/spec behind a !. Status: 0, no rule is broken; 1, one is; 2, the \
-    file cannot be read.\n\n\
+    after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. Each line is a message: frame, seconds, connection, \
+    direction (> from the client, < from the server), header, payload. Knows RPC-over-RDMA version 1 in both \
+    directions, with pulled Replies, and version 2 of June 2016. A ! and a number in engine/spec mark a broken rule. \
+    Status: 0, no rule is broken; 1, one is; 2, the file cannot be read.\n\n\
     Examples: stag dump nfs.pcap\n          tcpdump -w - port 20049 | stag dump -\n          stag dump --json nfs.pcapng | jq .rpc"
 )]
 pub struct Dump {

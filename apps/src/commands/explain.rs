@@ -21,23 +21,23 @@ pub use table::{Entry, Table, tables};
 /// Columns of a line of text.
 const COLUMNS: usize = 100;
 
-/// Says what a status, an event or a message means, and what to do
+/// Explains a status, an event or a message, and what to do
 #[derive(Debug, Args)]
 #[command(after_help = "\
 It knows completions of verbs (wc), connection set-up (cm), iWARP Terminates
 (terminate), RPC-over-RDMA, RPC, NFS and MOUNT, Stag's own errors (stag), and
 messages of the kernel and of mount. A number with several meanings shows them
-all; the kind before it narrows. The kind alone, or --list, lists.
+all; a kind before it narrows them. A kind alone, or --list, lists.
 
 Examples: stag explain WC_RNR_RETRY_EXC
           stag explain wc 13
           stag explain cm 28
           stag explain 'siw: got TERMINATE. layer 1, type 1, code 0'")]
 pub struct Explain {
-    /// A name, a number or a message; before it a kind, if you like
+    /// A name, a number or a message; optionally a kind before it
     #[arg(value_name = "NAME_OR_NUMBER", allow_negative_numbers = true)]
     words: Vec<String>,
-    /// List all that is known
+    /// List everything that is known
     #[arg(long)]
     list: bool,
 }

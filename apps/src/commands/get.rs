@@ -9,15 +9,15 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::{Place, Url};
 
-/// Fetches a file or a tree from a server
+/// Copies a file or a tree from a server
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples: stag get shm://NAME/data/notes\n          stag get -r shm://NAME/data/src ./src"
 )]
 pub struct Get {
-    /// What to fetch: shm://NAME/EXPORT/PATH
+    /// What to copy: shm://NAME/EXPORT/PATH
     pub(crate) url: Url,
-    /// Where to put it; into it, if it is a folder
+    /// Target; if it is a folder, the copy goes into it
     #[arg(default_value = ".", hide_default_value = true)]
     path: PathBuf,
     #[command(flatten)]

@@ -11,11 +11,11 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::Pages;
 
-/// Shows, reserves and gives back hugepages
+/// Shows, reserves and frees huge pages
 #[derive(Debug, Args)]
 #[command(
     disable_help_subcommand = true,
-    after_help = "setup and clear only say what they would do, unless --apply is given.\n\n\
+    after_help = "setup and clear change nothing without --apply.\n\n\
         Examples: stag hugepages show\n          stag hugepages setup --size 2m --count 512 --apply"
 )]
 pub struct Hugepages {
@@ -25,13 +25,13 @@ pub struct Hugepages {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Shows the reserved and the free pages, and what limits their use
+    /// Shows reserved and free pages, and what limits their use
     Show,
     /// Reserves pages
     #[command(after_help = "Examples: stag hugepages setup --count 512\n          \
         stag hugepages setup --size 1g --count 2 --node 0 --apply")]
     Setup(Setup),
-    /// Gives the reserved pages back
+    /// Frees reserved pages
     #[command(
         after_help = "Examples: stag hugepages clear\n          stag hugepages clear --size 2m --apply"
     )]
@@ -40,16 +40,16 @@ enum Action {
 
 #[derive(Debug, Args)]
 struct Setup {
-    /// Pages that each node shall have
+    /// Pages for each node
     #[arg(long, value_name = "N")]
     count: u64,
-    /// Their size: 2m or 1g
+    /// Page size: 2m or 1g
     #[arg(long, value_name = "SIZE", default_value = "2m", value_parser = reserved)]
     size: PageSize,
     /// On this NUMA node only
     #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// Do it; needs root
+    /// Make the change; needs root
     #[arg(long)]
     apply: bool,
 }
@@ -62,7 +62,7 @@ struct Clear {
     /// On this NUMA node only
     #[arg(long, value_name = "N")]
     node: Option<u32>,
-    /// Do it; needs root
+    /// Make the change; needs root
     #[arg(long)]
     apply: bool,
 }

@@ -16,7 +16,7 @@ use crate::url::Url;
 pub struct Mkdir {
     /// The folder: shm://NAME/EXPORT/PATH
     pub(crate) url: Url,
-    /// Those above it too; and no complaint if it exists
+    /// Make missing parents; accept a folder that exists
     #[arg(short, long)]
     parents: bool,
 }

@@ -16,7 +16,7 @@ use crate::url::Url;
 pub struct Mv {
     /// What to move: shm://NAME/EXPORT/PATH
     pub(crate) from: Url,
-    /// Its new place; into it, if it is a folder
+    /// New name; if it is a folder, the file moves into it
     to: Url,
 }
 

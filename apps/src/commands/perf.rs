@@ -31,19 +31,20 @@ use crate::output::Output;
 use crate::url::{FabricName, Url};
 use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 
-/// Measures Calls between pinned cores, and what the machine allows
+/// Measures Calls between pinned cores, beside the machine's limits
 #[derive(Debug, Args)]
 #[command(after_help = "\
     METRIC of --require: p50 p99 p999 max mean (ns, us, ms, s), rate (k, M),\n  \
-    bandwidth (MB/s, GB/s); ratios latency/echo rate/echo copy-hot copy-read (shm),\n  \
-    latency/tcp stream (iwarp) latency/bare rate/bare transfer (verbs)\n\
+    bandwidth (MB/s, GB/s); ratios: latency/echo rate/echo copy-hot\n  \
+    copy-read (shm), latency/tcp stream (iwarp), latency/bare rate/bare transfer\n  \
+    (verbs)\n\
     Examples: stag perf null -q 32\n          \
     stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
 pub struct Perf {
-    /// What is called
+    /// Call to measure
     #[arg(value_enum)]
     operation: Called,
-    /// A server that runs: FABRIC://ADDRESS, /EXPORT for files [default: its own]
+    /// A running server: FABRIC://ADDRESS, /EXPORT for files [default: its own]
     url: Option<Url>,
     /// Data of a Call: 64, 1M [default: 4K]
     #[arg(short, long, conflicts_with = "all")]
@@ -54,28 +55,28 @@ pub struct Perf {
     /// Calls outstanding at once
     #[arg(short = 'q', long, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// Of each client core
+    /// Connections of each client core
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
-    /// Clients', then server's [default: two]
+    /// Client cores, then the server's [default: two]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     cores: Vec<usize>,
-    /// Of a round: 50ms, 2s [default: 500ms]
+    /// Length of a round: 50ms, 2s [default: 500ms]
     #[arg(short = 't', long, value_name = "TIME")]
     duration: Option<Span>,
     /// End a round after this number of Calls
     #[arg(short = 'n', long, value_name = "N")]
     count: Option<Number>,
-    /// Before each round
+    /// Warm-up before each round
     #[arg(long, value_name = "TIME", default_value = "200ms")]
     warm_up: Span,
-    /// Rounds, for the median
+    /// Rounds; the median is reported
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repeat: u32,
     /// A client and a server on each core, taking turns
     #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"])]
     paired: bool,
-    /// With --paired: files on disk there, too
+    /// With --paired: also files on disk, at PATH
     #[arg(long, value_name = "PATH", requires = "paired")]
     directory: Option<PathBuf>,
     /// Read every cache line that arrived
@@ -84,19 +85,19 @@ pub struct Perf {
     /// When idle: busy, adaptive
     #[arg(long, value_enum, hide_possible_values = true)]
     poll: Option<Poll>,
-    /// Largest whole message
+    /// Longest inline message
     #[arg(long, value_name = "LEN", default_value = "4K")]
     inline_threshold: Size,
-    /// Version 2: data by send, rdma, or auto
+    /// Version 2 data: send, rdma, or auto
     #[arg(long, value_enum, value_name = "WHERE", hide_possible_values = true)]
     placement: Option<DataPlacement>,
-    /// Version 2: Sends of a message at most
+    /// Version 2: most Sends for one message
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     continuation: Option<u32>,
-    /// Of reply, memory of the: chunk, responder, auto
+    /// reply: memory by chunk, responder, or auto
     #[arg(long, value_enum, value_name = "WHOSE", hide_possible_values = true)]
     reply_mode: Option<ReplyMemory>,
-    /// Of both ends: shm, iwarp, verbs (--device, ...)
+    /// shm, iwarp or verbs
     #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
     #[arg(hide_possible_values = true)]
     fabric: FabricName,

@@ -9,15 +9,15 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::url::{Place, Url};
 
-/// Brings a file or a tree to a server
+/// Copies a file or a tree to a server
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples: stag put notes shm://NAME/data\n          stag put -r ./src shm://NAME/data/src"
 )]
 pub struct Put {
-    /// What to bring
+    /// What to copy
     path: PathBuf,
-    /// Where to put it: shm://NAME/EXPORT/PATH; into it, if it is a folder
+    /// Target: shm://NAME/EXPORT/PATH; if it is a folder, the copy goes into it
     pub(crate) url: Url,
     #[command(flatten)]
     options: copy::CopyOptions,

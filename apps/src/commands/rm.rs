@@ -17,7 +17,7 @@ pub struct Rm {
     /// What to remove: shm://NAME/EXPORT/PATH
     #[arg(required = true, value_name = "URL")]
     pub(crate) urls: Vec<Url>,
-    /// Folders too, with all that is in them
+    /// Remove folders with everything in them
     #[arg(short, long)]
     recursive: bool,
 }

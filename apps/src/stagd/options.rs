@@ -29,55 +29,55 @@ pub struct StagdOptions {
     #[serde(deserialize_with = "one_or_many")]
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
-    /// Memory [default: RAM / 4, at most 1G]
+    /// Memory in all [default: RAM / 4, at most 1G]
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Size>,
-    /// Inline message, 1K-256K [default: 4K]
+    /// Longest inline message, 1K-256K [default: 4K]
     #[arg(long, value_name = "SIZE")]
     pub inline_threshold: Option<Size>,
-    /// Calls of a client at once [default: 64]
+    /// Calls of a connection at once [default: 64]
     #[arg(long, value_name = "N")]
     pub credits: Option<u32>,
-    /// A client's part of credits: ADDRESS[/N]=100
+    /// A client's share of credits: ADDRESS[/N]=100
     #[arg(long, value_name = "CLIENT=N")]
     pub weight: Vec<ClientWeight>,
     /// 1, 2 or auto [default: auto over iwarp, or 1]
     #[arg(long, value_name = "VERSION", hide_possible_values = true)]
     pub protocol: Option<Protocol>,
-    /// Version 2's data: send, rdma [default: auto]
+    /// Version 2 data: send, rdma [default: auto]
     #[arg(long, value_name = "WHERE", hide_possible_values = true)]
     pub placement: Option<DataPlacement>,
-    /// RDMA clients, and TCP clients [default: 64]
+    /// RDMA clients; as many over TCP [default: 64]
     #[arg(long, value_name = "N")]
     pub connections_max: Option<u32>,
-    /// shm: admit others: uid:N, gid:N or any
+    /// shm: also admit uid:N, gid:N or any
     #[arg(long, value_name = "WHO")]
     pub shm_allow: Vec<ShmAllow>,
-    /// iWARP asks for CRCs: on or off [default: on]
+    /// iwarp: ask for CRCs: on or off [default: on]
     #[arg(long, value_name = "SWITCH", hide_possible_values = true)]
     pub crc: Option<Switch>,
-    /// TCP's algorithm [default: the system's]
+    /// iwarp: TCP algorithm [default: the system's]
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<CongestionControlName>,
-    /// RDMA device of verbs [default: by address]
+    /// verbs: RDMA device [default: by address]
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// verbs: window, registration or standing
     #[arg(long, value_name = "KIND", hide_possible_values = true)]
     pub exposure: Option<Exposure>,
-    /// verbs: clients, trusted, share Receives
+    /// verbs: trusted clients share Receives
     #[arg(long)]
     pub shared_receives: bool,
-    /// Replies of any size to clients that pull them
+    /// Let clients pull Replies of any size
     #[arg(long)]
     pub reliable_reply: bool,
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
-    /// Core to run on [default: one that suits]
+    /// Core to run on [default: a free one]
     #[arg(long, value_name = "N")]
     pub core: Option<usize>,
-    /// Cores to run on, one server over all: 2-9
+    /// Cores to run on, as one server: 2-9
     #[arg(long, value_name = "LIST", conflicts_with = "core")]
     pub cores: Option<CoreList>,
     /// busy or adaptive [default: adaptive]
@@ -86,17 +86,17 @@ pub struct StagdOptions {
     /// auto, 1g, 2m, thp or 4k [default: auto]
     #[arg(long, value_name = "SIZE")]
     pub pages: Option<Pages>,
-    /// Keep there what must survive a restart
+    /// Directory for what survives a restart
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
-    /// Time to claim locks again [default: 50]
+    /// Time to reclaim locks [default: 50]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u32>,
-    /// Read the same keys from there; flags win
+    /// Read the same keys from a file; flags win
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
     pub config: Option<PathBuf>,
-    /// Check all, print the price list, end
+    /// Check everything, print the memory plan, exit
     #[arg(long)]
     #[serde(skip)]
     pub check: bool,
