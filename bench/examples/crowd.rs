@@ -3,8 +3,8 @@
 //! `crowd shm|iwarp|tcp COUNT [CREDITS]` starts a server as a process of its own, opens COUNT connections to it and makes one NULL
 //! Call on each. It prints
 //!
-//! | line | what it says |
 //! | line | meaning |
+//! |---|---|
 //! | `opened` | connections a second, up to [`DIALS_MAX`] of them being set up at once, each with its first Call |
 //! | `idle` | octets that the server holds for each: what its resident memory grew by, and what of it is locked or registered |
 //! | `asked` | one Call on each connection in turn, one after the other: their median and their 99th percentile |
