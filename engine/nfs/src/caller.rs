@@ -1,4 +1,5 @@
-//! Who a Call is from: the user and groups of AUTH_SYS, after the export's squashing, and what they may do.
+//! The caller of a Call: the user and groups of AUTH_SYS, after the export's squashing, and their
+//! permissions.
 
 use stag_wire::nfs3::{SetAttributes, Status, access};
 use stag_wire::rpc::AuthSys;

@@ -1,4 +1,4 @@
-//! Calls that the server makes: to the lock managers and status monitors of its clients, over TCP, at ports that
+//! The server's own Calls: to the lock managers and status monitors of its clients, over TCP, at ports that
 //! their rpcbind tells.
 //!
 //! ```text
@@ -6,8 +6,8 @@
 //!             left out while the port is known
 //! ```
 //!
-//! Nothing blocks, and everything is bounded: how many Calls at once, how long each takes, how much a Reply may
-//! say. It is driven by [`CallOut::poll`], from the reactor that owns it. One connection for each Call: there are few.
+//! Nothing blocks, and everything is bounded: the number of concurrent Calls, the time of each, the length of a Reply.
+//! It is driven by [`CallOut::poll`], from the reactor that owns it. One connection for each Call: there are few.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

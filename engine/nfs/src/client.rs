@@ -1,8 +1,8 @@
 //! The client: typed Calls of NFS version 3 and MOUNT that do not block.
 //!
-//! A [`Target`] says which connection, as whom, and for how long; [`Target::begin`] begins the Call of any
-//! [`Operation`] (its arguments' type says which), with the chunks that go with it. When the engine says that
-//! the Call is over, [`FinishedCall`] reads the results.
+//! A [`Target`] names the connection, the user, and the time-out; [`Target::begin`] begins the Call of any
+//! [`Operation`] (its arguments' type says which), with its chunks. When the engine reports the end of the
+//! Call, [`FinishedCall`] reads the results.
 //!
 //! ```text
 //! target.begin(&mut engine, &ReadArguments { .. }, &mut Chunks::write(buf), user)?

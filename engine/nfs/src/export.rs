@@ -1,5 +1,5 @@
-//! Exports: what is served, to whom, and as whom. One line of text each: `mem:/data,ro,client=10.0.0.0/8`,
-//! `dir:/srv/data,name=/data`.
+//! Exports: their files, their clients, and the users that clients are mapped to. One line of text each:
+//! `mem:/data,ro,client=10.0.0.0/8`, `dir:/srv/data,name=/data`.
 
 use std::fmt;
 use std::net::IpAddr;

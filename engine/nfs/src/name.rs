@@ -1,4 +1,4 @@
-//! The names of entries: what every store refuses, whatever it keeps its files in.
+//! The names of entries that every store refuses.
 
 use stag_wire::nfs3::{NAME_LEN_MAX, Status};
 

@@ -1,4 +1,4 @@
-//! What the status monitor must know after a restart: its state number, and the hosts that had locks.
+//! The state that the status monitor needs after a restart: its state number, and the hosts that had locks.
 //!
 //! One small text file in a directory of the user's choice, always replaced as a whole:
 //!
@@ -7,8 +7,8 @@
 //! host 192.0.2.1 616c696365          a host's address, and its name in hexadecimal
 //! ```
 //!
-//! The reactor never waits for it: a thread writes what it is given, the newest last. A host is written when it gets
-//! its first lock; a crash in the moment between costs that host the news, as with any status monitor.
+//! The reactor never waits for it: a thread writes the newest state. A host is written when it gets its first lock;
+//! if the server crashes before that, the host is not notified, as with any status monitor.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};

@@ -1,4 +1,4 @@
-//! What keeps the files: the seam between the NFS server and the stores behind it.
+//! The seam between the NFS server and the stores that keep the files.
 //!
 //! The server decodes, squashes, seals handles and gathers attributes; a [`Store`] knows objects, names,
 //! permissions and data. Its procedures are RFC 1813's, and their errors its statuses. A store is owned by one

@@ -1,15 +1,15 @@
-//! What two ends tell each other when they connect, beside inline thresholds: who exposes Replies, who pulls them, and who speaks
+//! The private data of connection set-up beside inline thresholds: which end exposes Replies, which pulls them, and which speaks
 //! version 2.
 //!
-//! The block of Stag goes behind that of RFC 8797, and only where one of the features is switched on (RR-P-3). The end that
-//! connects only pulls, the end that accepts only exposes, and says so to who pulls alone; likewise it says that it speaks version 2
-//! to who does. To any other its private data are what they were without the features. On a connection that may speak version 2,
-//! Replies are not exposed: its messages may be of several Sends.
+//! The block of Stag goes behind that of RFC 8797, and only if one of the features is switched on (RR-P-3). The end that connects
+//! only pulls; the end that accepts only exposes, and announces that only to a peer that pulls; likewise it announces version 2
+//! only to a peer that did. To any other peer its private data are as without the features. On a connection that may speak
+//! version 2, Replies are not exposed: its messages may be of several Sends.
 //!
-//! No setting says "the peer supports it" in the block's place (RR-P-5 allows one). The server's block has a number that such a setting
-//! would have to guess: how many RDMA_DONEs it has Receives for (RR-P-8). One too many ends an iWARP connection, or stalls one of
-//! InfiniBand; and a peer without the feature takes RDMA_DONE for a header that it cannot read. The private data of every fabric have
-//! room for the block, so the setting would reach no peer that the block does not.
+//! No setting says "the peer supports it" in the block's place (RR-P-5 allows one). The server's block has a number that such a
+//! setting would have to guess: the number of its Receives for RDMA_DONE (RR-P-8). One RDMA_DONE too many ends an iWARP
+//! connection, or stalls one of InfiniBand; and a peer without the feature takes RDMA_DONE for a header that it cannot read. The
+//! private data of every fabric have room for the block, so the setting would reach no peer that the block does not.
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;

@@ -1,15 +1,15 @@
 //! Calls both ways on one connection (RFC 8167): forward ones from the end that opened it, reverse ones from the end that
 //! accepted it.
 //!
-//! Such a connection has both halves, each with its own credits, xids and Receives. What a message says, and not who connected,
-//! tells which half it is for ([`Recipient::of`]). Receives have no type: each message takes the next one. Each half counts
-//! those that it posted, and loses one for each message that is for it, so both counts together are what is posted. A half
-//! posts before it entitles the peer to a message: a Receive for each Call that it sends, and one for each credit that it grants.
-//! Only a peer that sends what it is not entitled to can take a Receive of the other half. It is cut off when a half has none
-//! left.
+//! Such a connection has both halves, each with its own credits, xids and Receives. The contents of a message, not the end that
+//! connected, decide which half it is for ([`Recipient::of`]). Receives have no type: each message takes the next one. Each half
+//! counts those that it posted, and loses one for each message that is for it, so the sum of both counts is the number posted. A
+//! half posts before it entitles the peer to a message: a Receive for each Call that it sends, and one for each credit that it
+//! grants. Only a peer that sends a message without being entitled can take a Receive of the other half. It is cut off when a
+//! half has none left.
 //!
-//! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client
-//! can make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that knows calls again.
+//! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client can
+//! make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that recognises it calls again.
 
 use stag_fabric::{Exposed, Handle, Provider};
 use stag_memory::Buf;

@@ -1,5 +1,5 @@
-//! What a pass looks after beside messages: what waits for memory or room, deadlines, connections that come and go. Only when
-//! there is some of it.
+//! A pass's work beside messages: waits for memory or room, deadlines, connections that come and go. It runs only when some
+//! is due.
 
 use std::time::Duration;
 

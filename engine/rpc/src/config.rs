@@ -1,4 +1,4 @@
-//! The numbers an engine is built with.
+//! The configuration of an engine.
 
 use std::time::Duration;
 

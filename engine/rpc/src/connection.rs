@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     /// When a graceful stop began.
     stopping: Option<Duration>,
     closing: bool,
-    /// True while the connection is ending or has both halves; messages then need routing between the halves.
+    /// True while the connection is ending, has both halves, or speaks version 2; messages then need routing.
     pub(crate) is_special: bool,
     pub(crate) listed: Listed,
 }

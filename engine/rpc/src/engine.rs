@@ -1,4 +1,4 @@
-//! The engine: one pass over everything that a reactor's RPC connections have to do.
+//! The engine: one pass over all work of a reactor's RPC connections.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

@@ -1,7 +1,7 @@
-//! Broken invariants: what cannot happen unless this engine has a defect.
+//! Broken invariants: states that only a defect of this engine can cause.
 //!
-//! A debug build panics where the defect shows. In a release build the one connection ends on which it shows, with a line in
-//! the log: its end gives everything back that it held, and the other connections go on.
+//! A debug build panics where the defect shows. In a release build only that connection ends, with a line in the log: its
+//! end gives everything back that it held, and the other connections go on.
 
 use crate::ConnectionId;
 use crate::client::CloseReason;

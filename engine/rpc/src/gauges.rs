@@ -1,4 +1,4 @@
-//! What can be seen of credits: a gauge of each connection, the share of each client, and how fair that is.
+//! Gauges of credits: those of each connection, the share of each client, and the fairness of the shares.
 
 use std::collections::BTreeMap;
 

@@ -7,8 +7,8 @@
 //!                   └──────── Calls, Replies, loans ────────┘   (carried/)
 //! ```
 //!
-//! Reactor 0 has the listeners. For each connection [`ConnectionPlacement`] says who serves it, and it goes there by mailbox
-//! before it has a queue pair. What a connection's reactor must know of its client goes with it: the client's home.
+//! Reactor 0 has the listeners. For each connection [`ConnectionPlacement`] says which reactor serves it, and the connection
+//! goes there by mailbox before it has a queue pair. With it goes the client's home, which its reactor must know.
 
 use std::cell::RefCell;
 use std::io;

@@ -1,7 +1,7 @@
 //! Calls and Replies with one chunk of one segment, or none, handled where they arrived: no Receive, no Send buffer, no
 //! completion, no slot. Those of version 2: [`crate::version2::in_place`].
 //!
-//! It is a short cut of the general way, by the same rules. A Call is answered in place only if its connection has nothing
+//! It is a fast path beside the general way, by the same rules. A Call is answered in place only if its connection has nothing
 //! else to do first, if the fabric has the memory of its chunk in reach, and if the duplicate request cache does not know it. If
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.

@@ -9,14 +9,13 @@
 //!
 //! # Reading order
 //!
-//! `service/` (what an embedder implements; `call.rs` and `reply.rs` are what its handler sees), `client/` (what a client gives
-//! and gets back; `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is what it looks after
-//! beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the short cut of both halves
-//! for what has no chunks. `both_ways.rs` is for connections with both halves, `agreement.rs` for what both ends have to
-//! say that they do, `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP. `carried/` is
-//! for groups of reactors: Calls that are executed at another
-//! one than they came in at; `group.rs` makes several engines one server, with `newcomers.rs` and `placement.rs` for connections
-//! that are served elsewhere.
+//! `service/` (the embedder's interface; `call.rs` and `reply.rs` are the handler's view), `client/` (the interface of a client;
+//! `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is its work beside messages), `server/`
+//! (`serving/` is the server half of a connection), and `in_place.rs`, the fast path of both halves for messages with one chunk
+//! or none. `both_ways.rs` is for connections with both halves, `agreement.rs` for features that both ends have to announce,
+//! `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP. `carried/` is for groups of
+//! reactors: Calls that are executed at another reactor than they came in at; `group.rs` makes several engines one server, with
+//! `newcomers.rs` and `placement.rs` for connections that are served elsewhere.
 
 #![forbid(unsafe_code)]
 

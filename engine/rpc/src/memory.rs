@@ -1,4 +1,4 @@
-//! One arena with an engine's pools: what most programs want.
+//! One arena with an engine's pools, as most programs need it.
 
 use stag_memory::{Arena, ArenaConfig, ArenaError, Budget, Ledger, PageChoice, Pool, PoolError, PriceList};
 

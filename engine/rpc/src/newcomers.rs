@@ -1,8 +1,8 @@
 //! Connections that come in at one engine and are served by another of the same process.
 //!
-//! One engine listens. For each connection it asks a function where it belongs ([`Engine::set_placement`]), before there is a queue
-//! pair or an octet was read. What belongs elsewhere is let go; the engine's owner carries it there
-//! ([`Engine::take_released`], [`Engine::adopt_connection`]), by whatever means it has.
+//! One engine listens. For each connection it asks a function where it belongs ([`Engine::set_placement`]), before there is a
+//! queue pair or an octet was read. A connection that belongs elsewhere is released; the engine's owner carries it there
+//! ([`Engine::take_released`], [`Engine::adopt_connection`]), by its own means.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,8 +1,8 @@
-//! Which of several engines serves a connection: a function of what came and went, without I/O or clock of its own.
+//! Decides which of several engines serves a connection, by the history of connections, without I/O or a clock of its own.
 //!
 //! The first connection of a client goes to the engine with the least load, which becomes the client's *home*: a client that
-//! connects again alone comes back there, where the Replies of its earlier Calls are kept. Further connections of the client (Linux's
-//! `nconnect`) go to the engine with the least load.
+//! connects again alone comes back there, where the Replies of its earlier Calls are kept. Further connections of the client
+//! (Linux's `nconnect`) go to the engine with the least load.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;

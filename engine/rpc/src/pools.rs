@@ -1,4 +1,4 @@
-//! The buffers an engine works with.
+//! The buffers of an engine.
 
 use stag_memory::Pool;
 

@@ -1,4 +1,4 @@
-//! Which connections have something to go on with, so that a pass costs nothing for those that have not.
+//! The connections with work to do, so that a pass costs nothing for the others.
 
 use crate::ConnectionId;
 use crate::connection::Connection;

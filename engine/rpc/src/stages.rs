@@ -1,4 +1,4 @@
-//! Tables of the changes of stage that a Call may go through: one at the client, one at the server.
+//! Tables of a Call's permitted changes of stage: one for the client, one for the server.
 
 /// From one stage to another, and why.
 pub(crate) type Change<K> = (K, K, &'static str);

@@ -1,4 +1,4 @@
-//! What the halves of all connections share.
+//! The state that the halves of all connections share.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};

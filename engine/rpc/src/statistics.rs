@@ -1,4 +1,4 @@
-//! What an engine counts. Plain numbers of one reactor: read them between passes.
+//! An engine's counters. Plain numbers of one reactor: read them between passes.
 
 /// Counters of an engine. All count from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Results whose length has no bound: a short Reply chunk first, and a longer one for each new try.
+//! Results of unbounded length: a short Reply chunk first, and a longer one for each new try.
 //!
 //! ```text
 //! let mut room = ReplyRoom::FIRST;
@@ -9,8 +9,8 @@
 //! }
 //! ```
 //!
-//! Where both ends have reliable reply switched on, the server exposes what is long, and no Reply chunk is offered; a limit of what is
-//! read grows in the same way.
+//! If both ends have reliable reply switched on, the server exposes long Replies, and no Reply chunk is offered; the limit on the
+//! length to read grows in the same way.
 
 use stag_fabric::Provider;
 use stag_rpc::{CallError, CallId, CallRefused, Chunks, Engine, Services};

@@ -1,4 +1,4 @@
-//! What is locked of one file, who waits for it, and who shares it.
+//! The locks of one file, the requests that wait for it, and its shares.
 
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -7,16 +7,16 @@
 //! waiting   [A x 0-3] [C x 0-end]                 in the order in which they came
 //! ```
 //!
-//! An owner is a process of a host. What it asks for takes the place of what it had there: it upgrades, downgrades,
-//! joins and splits. Another owner's lock is in the way if the ranges overlap and one of the two is exclusive.
-//! Requests that wait are looked at whenever something is freed, the oldest first, and each is granted as soon as
-//! nothing that is *held* is in its way. (A younger one may overtake an older one that it would not have disturbed: to
-//! hold it back for fairness would make deadlocks of programs that have none.)
+//! An owner is a process of a host. A new lock replaces the owner's own locks in its range: it upgrades, downgrades, joins and
+//! splits them. Another owner's lock conflicts if the ranges overlap and one of the two is exclusive. Waiting requests are
+//! examined whenever a range is freed, the oldest first, and each is granted as soon as no *held* lock conflicts. (A younger
+//! one may overtake an older one with which it does not conflict: holding it back for fairness would make deadlocks of programs
+//! that have none.)
 //!
-//! Everything is bounded ([`LockConfig`]): a host that asks for too much is refused, and the others are not. A host is a
-//! name, and names can be made up; so all hosts of one site ([`HostId::site`]) together may also only grow as long as they
-//! have no more than is still free. One site gets half of a limit at most, two a third each; a site that has nothing yet always
-//! finds room.
+//! Everything is bounded ([`LockConfig`]): a host that asks for too much is refused, and the others are not. A host is a name,
+//! and names can be made up; so all hosts of one site ([`HostId::site`]) together may also only grow as long as they have no
+//! more than is still free. One site gets half of a limit at most, two a third each; a site that has nothing yet always finds
+//! room.
 
 mod file;
 mod range;

@@ -1,4 +1,4 @@
-//! Ranges of octets, as NLM writes them and as they are compared.
+//! Ranges of octets, in NLM's form and in one that can be compared.
 
 /// Octets of a file, from the first to the last, both included. There is always at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,4 +1,4 @@
-//! The chunks of one file: most have one, which needs no tree.
+//! The chunks of one file: most files have one, which needs no tree.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;

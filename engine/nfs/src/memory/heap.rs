@@ -1,5 +1,5 @@
-//! What the store takes of the heap: objects, names, link targets, access control lists, tables of pages. Counted as the
-//! allocator hands it out, against a limit, so that no mixture of them takes more than was promised.
+//! The store's use of the heap: objects, names, link targets, access control lists, tables of pages. Counted in the
+//! allocator's sizes, against a limit, so that no mixture of them takes more than was promised.
 
 use std::mem::size_of;
 

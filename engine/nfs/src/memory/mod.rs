@@ -5,10 +5,10 @@
 //! READ in flight is never torn, and neither copies what it need not; [`MemoryStore::statistics`] counts what was
 //! copied.
 //!
-//! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the
-//! configuration, and the heap that these, link targets, access control lists and tables of pages take together by
-//! [`HEAP_PER_OBJECT`]. Beyond a bound the answer is [`Status::NoSpc`], and what there was stays. Lack of memory for Calls
-//! on their way is never NOSPC.
+//! Everything is bounded: data by [`MemoryConfig::data_len_max`] and by the pool, objects and names by the configuration,
+//! and the heap that these, link targets, access control lists and tables of pages take together by [`HEAP_PER_OBJECT`].
+//! Beyond a bound the answer is [`Status::NoSpc`], and nothing changes. Lack of memory for Calls on their way is never
+//! NOSPC.
 
 mod chunks;
 mod directory;

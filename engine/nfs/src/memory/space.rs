@@ -1,11 +1,11 @@
 //! The room for data: pages of the pool, counted against a limit, and the zeros that holes are read from.
 //!
-//! The pages are set aside in the pool ([`Pool::set_aside`]): Calls on their way cannot use them up. What a client reads
-//! when its file gives it up stays in that account until it is read, so a page may be missing for a moment although the
-//! files hold fewer than they may: then it is JUKEBOX, and never NOSPC.
+//! The pages are set aside in the pool ([`Pool::set_aside`]): Calls on their way cannot use them up. A page that a file gives
+//! up while a client reads it stays in that account until it is read, so a page may be missing for a moment although the
+//! files hold fewer than they may: then the answer is JUKEBOX, and never NOSPC.
 //!
 //! Files are in memory of this pool alone. Data that another reactor of a group placed, in memory of its own, is copied: kept
-//! where it is, it would use up what that reactor has for Calls on their way.
+//! where it is, it would use up that reactor's memory for Calls on their way.
 
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::Status;

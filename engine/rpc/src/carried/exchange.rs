@@ -1,4 +1,4 @@
-//! What a pass does for other reactors, and with what they answered: [`Engine::exchange`].
+//! A pass's exchange with other reactors: their Calls, and their answers to ours: [`Engine::exchange`].
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};

@@ -1,10 +1,10 @@
-//! The records of the short way: a Call without chunks or with one of one segment, and a Reply that is an encoded payload with
+//! The records of the fast path: a Call without chunks or with one of one segment, and a Reply that is an encoded payload with
 //! one result at most.
 //!
-//! Most carried Calls are such. The entry copies the Payload stream from where it arrived into the lane, and leaves the Receive
-//! posted; the home lets the handler write the results into the lane; the entry copies these to where they leave. So neither
-//! takes a message buffer, a draft or a completion. A record says first which it is, and is laid out as any other (`record.rs`):
-//! each end takes the general way with one that it cannot take this way.
+//! Most carried Calls take it. The entry copies the Payload stream from where it arrived into the lane, and leaves the Receive
+//! posted; the home lets the handler write the results into the lane; the entry copies these to the send buffer. So neither
+//! takes a message buffer, a draft or a completion. A record says first which kind it is, and is laid out as any other
+//! (`record.rs`): each end takes the general way with a record that it cannot take this way.
 
 use stag_fabric::Peer;
 use stag_memory::{Loan, Shared};

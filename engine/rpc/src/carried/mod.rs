@@ -13,9 +13,9 @@
 //!  Writes, Send ◀─ plan ◀──────────┘                            later ─▶ poll_later ───┘
 //! ```
 //!
-//! Connections, credits, chunks and the memory that they take stay at the entry: to it a carried Call is one that is
-//! answered late. What must not be executed twice is remembered at the home ([`Duplicates`](crate::server::duplicates)):
-//! where a Call is executed is a function of its arguments, so one that comes again by another reactor finds the entry.
+//! Connections, credits, chunks and their memory stay at the entry: to it a carried Call is one that is answered late.
+//! Calls that must not be executed twice are remembered at the home ([`Duplicates`](crate::server::duplicates)): the
+//! home is a function of a Call's arguments, so a retransmission that comes by another reactor finds the entry.
 //!
 //! # Lanes
 //!
@@ -24,8 +24,8 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
-//! `record.rs` is what a lane carries, `exchange.rs` what a pass does with it. `light.rs` is the short way of a Call with one chunk
-//! or none: `plain.rs` executes and answers one without, `single.rs` one with a chunk.
+//! `record.rs` has the records of a lane, `exchange.rs` the part of a pass that handles them. `light.rs` is the fast path of a
+//! Call with one chunk or none: `plain.rs` executes and answers one without, `single.rs` one with a chunk.
 
 mod exchange;
 mod light;

@@ -1,4 +1,5 @@
-//! Carried Calls without chunks, the short way (`light.rs`): executed at their home, answered at their entry.
+//! Carried Calls without chunks, by the fast path (`light.rs`): executed at their home, answered at their
+//! entry.
 
 use stag_fabric::Provider;
 use stag_runtime::ReactorId;

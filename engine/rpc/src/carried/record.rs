@@ -1,7 +1,7 @@
-//! What travels in a lane: a carried Call, and its Reply, as records of at most [`LaneRecord::LEN_MAX`] octets.
+//! The records of a lane: a carried Call, and its Reply, of at most [`LaneRecord::LEN_MAX`] octets.
 //!
-//! Both ends are this process, so numbers are in the machine's order, and a record that cannot be read is a defect. What is
-//! longer than a record goes beside it, as an attachment.
+//! Both ends are this process, so numbers are in the machine's order, and a record that cannot be read is a defect.
+//! Contents that do not fit go beside the record, as an attachment.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 

@@ -1,9 +1,8 @@
-//! Carried Calls with one chunk of one segment, the short way (`light.rs`): a READ whose result goes to a Write chunk, a WRITE
-//! whose data is pulled.
+//! Carried Calls with one chunk of one segment, by the fast path (`light.rs`): a READ whose result goes to a Write chunk, a
+//! WRITE whose data is pulled.
 //!
 //! One piece of memory goes beside a record: the data beside the Call, or the result beside the Reply. The entry pulls the data
-//! while the message is shown, and keeps of the message nothing but its chunk, which the
-//! [`Responder`](stag_proto::responder::Responder) knows.
+//! while the message is shown, and keeps only the message's chunk, in the [`Responder`](stag_proto::responder::Responder).
 
 use stag_fabric::Provider;
 use stag_memory::Shared;

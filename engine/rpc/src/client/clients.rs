@@ -1,4 +1,4 @@
-//! Clients' connections beyond their queue pairs: found by the name that their user knows, and made anew when they
+//! Clients' connections beyond their queue pairs: found by their user's name for them, and made anew when they
 //! end.
 
 use stag_fabric::{DisconnectReason, Provider};

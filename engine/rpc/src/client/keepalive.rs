@@ -1,4 +1,5 @@
-//! Whether the server is still there: a NULL Call on the credit that is kept back for it (8267-6.7.2-a).
+//! Probes whether the server is still there: a NULL Call on the credit that is kept back for it
+//! (8267-6.7.2-a).
 
 use std::time::Duration;
 

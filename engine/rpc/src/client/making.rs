@@ -1,7 +1,7 @@
-//! How a Call is made: its credit, its form, the memory that goes with it, and its message.
+//! Makes a Call: its credit, its form, its memory, and its message.
 //!
-//! Most Calls have no chunk, or one of one segment, and need no plan. Each way that takes less than the general one decides
-//! before anything is done whether the Call is one of its own.
+//! Most Calls have no chunk, or one of one segment, and need no plan. Each fast path decides whether a Call fits before
+//! anything is done.
 
 use stag_fabric::{Exposed, PostError, Provider, Refused, SendRequest};
 use stag_memory::{Buf, Shared};

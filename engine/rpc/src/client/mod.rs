@@ -1,8 +1,8 @@
-//! What a client gives to a Call and gets back from it. The work is in `calling.rs`.
+//! The client's interface: the parameters of a Call, and its results. The work is in `calling.rs`.
 //!
 //! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`, `making.rs` up to the Call's
-//! message. `slot.rs` is one Call: its stage, and its memory while the peer may touch it; `offering.rs` its chunk lists. `reconnect.rs`, `clients.rs`, `retransmission.rs` and
-//! `keepalive.rs` are a client's life beyond one queue pair.
+//! message. `slot.rs` is one Call: its stage, and its memory while the peer may touch it; `offering.rs` its chunk lists.
+//! `reconnect.rs`, `clients.rs`, `retransmission.rs` and `keepalive.rs` are a client's life beyond one queue pair.
 
 pub(crate) mod calling;
 pub(crate) mod clients;

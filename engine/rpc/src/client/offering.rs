@@ -1,4 +1,4 @@
-//! What a Call offers to the Responder: its chunk lists, as they were exposed.
+//! The chunk lists that a Call offers to the Responder, as they were exposed.
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, PostError, Provider, RemoteSegment};

@@ -1,11 +1,12 @@
-//! Replies that the server exposes: read into memory of this end, and told of by RDMA_DONE (reliable reply).
+//! Replies that the server exposes: read into memory of this end, and confirmed by RDMA_DONE (reliable
+//! reply).
 //!
 //! ```text
 //!  the exposed Reply ─▶ memory for it ─▶ RDMA Read ─▶ RDMA_DONE, and the Call is over
 //!                          └ none in time ─────────────▶ RDMA_DONE, and the Call fails
 //! ```
 //!
-//! The message that says where the Reply is becomes the RDMA_DONE: its buffer is kept until then, so that none can be missing. One
+//! The message that announces the Reply becomes the RDMA_DONE: its buffer is kept until then, so that none can be missing. One
 //! RDMA_DONE goes out for each exposed Reply, whatever became of its Call (RR-4.1.2-a, RR-4.1.3-c).
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a client's connection does when it ends, or goes silent: its policy, and its life beyond one queue pair.
+//! The policy of a client's connection that ends or goes silent, and its life beyond one queue pair.
 
 use std::time::Duration;
 

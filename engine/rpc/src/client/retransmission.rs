@@ -1,4 +1,4 @@
-//! Calls that outlive their connection: what is kept of each, and how it is sent again.
+//! Calls that outlive their connection: the parts of each that are kept, and how it is sent again.
 //!
 //! The stages are those of [`Slot`](crate::client::slot): `Interrupted`, `Unsent`, `Halfway` and `Withdrawing`.
 //!

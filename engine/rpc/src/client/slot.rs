@@ -1,4 +1,4 @@
-//! One Call of a client: what it waits for, its memory while the peer may touch it, and what its Reply says.
+//! One Call of a client: its stage, its memory while the peer may touch it, and its Reply.
 //!
 //! ```text
 //!         occupy           Reply, RDMA_ERROR, time-out, cancel              all is fenced

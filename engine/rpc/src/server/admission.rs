@@ -1,4 +1,4 @@
-//! Who is let in: requests for connections, and who makes room for them.
+//! Admits connection requests, and evicts connections to make room for them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the log says of a client: who it is, how long it was there, what it asked for, why it left.
+//! Log lines about a client: its name, how long it was connected, its Calls, and why it left.
 
 use std::fmt;
 use std::time::Duration;

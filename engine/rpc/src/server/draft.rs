@@ -1,4 +1,4 @@
-//! A Reply in the making: what is built, and what of it is already posted.
+//! A Reply in the making: its parts, and those that are posted already.
 
 use stag_memory::{Buf, Pool, Shared};
 

@@ -1,17 +1,17 @@
 //! The duplicate request cache: Replies to Calls that must not be executed twice, kept for retransmissions
-//! (5531-e). It is below the framing: a Call over RDMA and one over TCP are looked up alike, and so is one that
-//! comes again over another connection.
+//! (5531-e). It is below the framing: a Call over RDMA and one over TCP are looked up alike, and so is a
+//! retransmission over another connection.
 //!
-//! A Call is known by its caller's address (without the port, which changes when it connects again), its xid, its
+//! A Call is known by its caller's address (without the port, which changes with each connection), its xid, its
 //! length, and a digest: of program, version, procedure, credential and arguments, and of the first and the last
-//! octets of its large data. An entry is used for [`AGE_MAX`] at most, as Linux does, lest a client that counts its
-//! xids from the same number each time it starts gets the answer of its former life.
+//! octets of its large data. An entry is used for [`AGE_MAX`] at most, as in Linux, so that a client that counts
+//! its xids from the same number at each start does not get a Reply of its previous run.
 //!
 //! # Bounds
 //!
-//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps what it may have unanswered,
-//! twice its credits, as long as there are that many entries for each caller. WRITEs have entries of their own, so that
-//! the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS version
+//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps its unanswered Calls, and up
+//! to twice its credits, as long as there are that many entries for each caller. WRITEs have entries of their own, so that
+//! their number does not evict more important ones. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS version
 //! 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
 //!
 //! A retransmission of a Call that is still being executed is dropped if it comes over the same connection: its Reply is

@@ -1,9 +1,9 @@
-//! Who makes room when there are as many connections as may be, and another comes.
+//! Chooses the connection to evict when all places are taken and another client comes.
 //!
-//! In this order: a connection that was never of use (it made no Call, or none but NULL and such as were refused), one that
-//! is idle for long, one that is idle now, one with a Call under way. Among equals, one of the owner that has most
-//! connections; of those the one that is idle for longest. The last two kinds are only evicted for an owner who has fewer
-//! connections, so no owner can take all there are, and none loses one to an owner who has as many.
+//! In this order: a connection that was never of use (it made no Call, or only NULL and refused ones), one that is idle for
+//! long, one that is idle now, one with a Call under way. Among equals, one of the owner that has most connections; of
+//! those the one that is idle for longest. The last two kinds are only evicted for an owner with fewer connections, so no
+//! owner can take all there are, and none loses one to an owner who has as many.
 //!
 //! An *owner* is a network address (of IPv6 the first 64 bits, of which one host has all), or a user of this machine.
 

@@ -9,18 +9,18 @@
 //! - A [`CreditGovernor`] is a connection's. It counts its Calls, and *reviews* its limit after each round of them, when
 //!   it uses half of its limit, and when the ledger says that much has changed.
 //!
-//! What is fair for a connection is the larger of two numbers:
+//! The fair limit of a connection is the larger of two numbers:
 //!
-//! - its equal part: of what can be used now, by the weights of the clients that are connected, divided by the
-//!   connections of its client;
-//! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
-//!   switches have that share one buffer among their ports), and so on among its connections. `k` clients that want
-//!   all settle at equal parts, without a list of who wants what, and the client that comes next still finds some.
-//!   A client is not charged for the Receives that its idle connections are sure of, because no other client may have them.
+//! - its equal part: of what can be used now, by the weights of the connected clients, divided by the connections of its
+//!   client;
+//! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as in
+//!   switches that share one buffer among their ports), and so on among its connections. `k` clients with demand all settle
+//!   at equal parts, without a list of demands, and the next client still finds some. A client is not charged for the
+//!   Receives that its idle connections are sure of, because no other client may have them.
 //!
-//! A limit doubles while it is used, up to what is fair. A limit above what is fair falls to it: each Reply then takes one
-//! Receive out of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). What the server does not see of
-//! use is found by trial (`trial.rs`).
+//! A limit doubles while it is used, up to the fair limit. A limit above that falls to it: each Reply then takes one Receive out
+//! of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). Demand that the server does not see is
+//! found by trial (`trial.rs`).
 
 use std::time::Duration;
 

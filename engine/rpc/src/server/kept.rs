@@ -1,4 +1,4 @@
-//! A bounded table of Calls and their Replies, shared fairly by the callers: what the duplicate request cache is made of.
+//! A bounded table of Calls and their Replies, shared fairly by the callers: the basis of the duplicate request cache.
 //!
 //! Entries are found by their key, and each is in the queue of its caller, oldest first. When the table is full, the
 //! caller that has most entries loses its oldest one. So a busy caller evicts its own entries: one that has no more than

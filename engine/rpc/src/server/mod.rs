@@ -1,15 +1,15 @@
-//! The server: who is let in, and the Calls of each connection from their arrival to their Reply.
+//! The server: admission of clients, and the Calls of each connection from their arrival to their Reply.
 //!
 //! ```text
 //!  admission (eviction) ─▶ serving ─▶ pulling ─▶ service ─▶ draft ─▶ pushing
 //! ```
 //!
-//! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. What a Call waits for that is not
-//! answered at once, `pending.rs` has. What a Call's chunks bring in is
-//! in `pulling.rs` (the plan) and `serving/pulls.rs` (who waits for memory or room), what its Reply sends out in `draft.rs` and
-//! `pushing.rs`. `duplicates.rs` (over `kept.rs`) and `doomed.rs` are for Calls that come again, `transit.rs` shares the memory
-//! that payload passes through, `spares.rs` keeps what Calls use in turn, `governor.rs` (over `trial.rs`) says how many Calls a
-//! peer may have in flight, `progress.rs` watches it, `client_log.rs` tells of it.
+//! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. `pending.rs` has the stages of a
+//! Call that is not answered at once. The data of a Call's chunks is in `pulling.rs` (the plan) and `serving/pulls.rs` (the
+//! waits for memory or room), the data of its Reply in `draft.rs` and `pushing.rs`. `duplicates.rs` (over `kept.rs`) and
+//! `doomed.rs` are for Calls that come again, `transit.rs` shares the memory that payload passes through, `spares.rs` keeps
+//! reusable lists, `governor.rs` (over `trial.rs`) says how many Calls a peer may have in flight, `progress.rs` watches the
+//! peer, `client_log.rs` reports on it.
 
 pub(crate) mod admission;
 pub(crate) mod client_log;

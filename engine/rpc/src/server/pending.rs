@@ -1,4 +1,4 @@
-//! A Call that is in process beyond one pass: what it waits for.
+//! A Call that is in process beyond one pass, and the event it waits for.
 //!
 //! ```text
 //!  Free ── it has Read chunks ───────────▶ Pulling: Reads ⇄ Memory ⇄ Room ── its data is here ─────▶ Free
@@ -18,8 +18,8 @@
 //! | `Repeated` | the answer to the Call that it repeats |
 //! | `Unsent` | memory, or Receives of the peer, for the Reply that is made |
 //!
-//! A Call whose data is here leaves its slot, is run, and comes back if it is not answered. From each stage the end of the
-//! connection leads to `Free`. `stages.txt` has every change there may be; a debug build panics at another one.
+//! A Call whose data is here leaves its slot, runs, and comes back if it is not answered. From each stage the end of the
+//! connection leads to `Free`. `stages.txt` has every possible change; a debug build panics at any other.
 
 use stag_memory::Buf;
 use stag_proto::responder::ResponderCallId;

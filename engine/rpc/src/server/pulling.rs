@@ -1,4 +1,4 @@
-//! What a Call's chunks bring in: memory for it, and the RDMA Reads that fill it.
+//! Pulls the data of a Call's chunks: memory for it, and the RDMA Reads that fill it.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a Reply sends out: its RDMA Writes, then its Send.
+//! Sends a Reply: its RDMA Writes, then its Send.
 
 use stag_fabric::{Handle, Provider, RemoteSegment, SendRequest, WriteRequest};
 use stag_memory::Shared;

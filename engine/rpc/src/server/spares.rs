@@ -1,8 +1,8 @@
-//! What Calls use in turn, kept so that the steady state allocates nothing, and bounded.
+//! Lists that Calls use in turn, kept so that the steady state allocates nothing, and bounded.
 //!
-//! A Call whose data lies in many pieces makes lists grow far beyond what most Calls need: to some 20 KB for 1 MiB in single pages. While
-//! it lives, the pages that it holds bound that. Afterwards a few such lists are kept for the next of its kind, and all
-//! others shrink: else every Call that there may be at once would keep as much for good.
+//! A Call whose data lies in many pieces makes lists grow far beyond the usual: to some 20 KB for 1 MiB in single pages. While it
+//! lives, the pages that it holds bound that. Afterwards a few such lists are kept for the next Call of its kind, and all others
+//! shrink: otherwise every slot would keep as much for good.
 
 /// Something with lists that grow.
 pub(crate) trait Reused: Default {

@@ -1,25 +1,25 @@
 //! Shares of the payload memory that Calls and Replies pass through.
 //!
 //! What stores keep is counted apart ([`Pool::set_aside`]); the rest is for transit, and every connection takes from it
-//! while a peer has to do something: to let a chunk be read, to send the rest of a record, to take a Reply. So it must not
-//! be possible to take all of it and then do nothing.
+//! while a peer has to do something: to let a chunk be read, to send the rest of a record, to take a Reply. So a peer must
+//! not be able to take all of it and then do nothing.
 //!
 //! - Each *owner* ([`crate::server::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
 //!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that share
 //!   one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections in the
 //!   same way: one that holds something gets more only while it then holds no more than half of that. A greedy owner settles
 //!   at an equal part, and waits alone; one who comes later finds twice as much as each of them has.
-//! - A peer that has not shown that it answers gets a *probe* first, a few pages. Those of all connections together are
-//!   at most one part in [`PROBES_SHARE`]. So peers that never answer hold next to nothing.
+//! A peer that has not yet answered gets a *probe* first, a few pages. Those of all connections together are at most
+//! one part in [`PROBES_SHARE`]. So peers that never answer hold next to nothing.
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
 //! - Peers are asked to fill at most one part in [`ASKED_SHARE`] without a limit to each, and beyond that a *window*, as
 //!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
-//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
-//!   gets no more than it leaves free.
+//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an
+//!   owner gets no more than it leaves free.
 //!
-//! What a store keeps is no memory for transit, but the list of its pieces is heap: Replies in many pieces that peers have not
-//! taken are counted too, and of [`LISTS_MAX`] an owner gets no more than it leaves free. Beyond that results are in few pieces, and
-//! so shorter.
+//! Pages that a store keeps are not memory for transit, but the list of them is heap: Replies in many pieces that peers have not
+//! taken are counted too, and of [`LISTS_MAX`] an owner gets no more than it leaves free. Beyond that results are in few pieces,
+//! and so shorter.
 
 use std::collections::HashMap;
 

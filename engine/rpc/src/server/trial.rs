@@ -1,9 +1,10 @@
-//! How many credits a connection has a use for, found by trial.
+//! Finds by trial how many credits a connection can use.
 //!
 //! A server sees how many Calls are in process, but not how many are on their way, and it does not know how long that way is. So
-//! a busy connection has twice its limit for one round of Calls, and keeps it if they came an eighth faster. Where credits are
-//! scarce, one whose Calls use less than a quarter of its limit at once has half for one round, and keeps that unless they came an eighth
-//! slower. After a trial that failed the next one is later, twice as late each time: what does not help costs nearly nothing.
+//! a busy connection gets twice its limit for one round of Calls, and keeps it if they came an eighth faster. If credits are
+//! scarce, a connection whose Calls use less than a quarter of its limit at once gets half for one round, and keeps that unless
+//! they came an eighth slower. After a failed trial the next one is later, and the delay doubles each time: a trial that does not
+//! help costs nearly nothing.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a handler gets to see of a Call.
+//! A Call as its handler sees it.
 
 use std::net::IpAddr;
 use std::ops::Deref;

@@ -6,7 +6,7 @@
 //!
 //! The mailbox is made when the first Call is deferred; it wakes the reactor when that sleeps. Each Deferred sends
 //! exactly one message, and there are never more of them than the mailbox has room for, so nothing waits and nothing is
-//! lost. Where answers take about the same time each, the reactor is awake when the next one is due
+//! lost. If answers take about the same time each, the reactor is awake when the next one is due
 //! ([`crate::service::forecast`]).
 
 use std::cell::{Cell, RefCell};

@@ -1,6 +1,6 @@
 //! From a Call's octets to its handler: the same for every transport.
 //!
-//! [`route`] makes RFC 5531's checks in their order (5531-a); what it lets through, [`Run::call`] gives to the
+//! [`route`] makes RFC 5531's checks in their order (5531-a); [`Run::call`] gives a Call that passes to the
 //! service.
 
 use std::net::IpAddr;

@@ -1,8 +1,8 @@
-//! When the answers of other threads are due, so that the reactor is awake when they come.
+//! Predicts when the answers of other threads are due, so that the reactor is awake when they come.
 //!
-//! To wake a thread that sleeps takes the scheduler some tens of microseconds. An answer that usually takes as long as the
-//! last ones is due in a short window; the reactor wakes up by a timer before that, and polls until it is over. Where
-//! answers take now long and now short, or there is one core only, it sleeps until the answer wakes it.
+//! Waking a sleeping thread takes the scheduler some tens of microseconds. If the last answers took about the same time,
+//! the next is due in a short window; the reactor wakes up by a timer before that, and polls until it is over. If the
+//! times vary, or there is one core only, it sleeps until the answer wakes it.
 
 use std::time::Duration;
 

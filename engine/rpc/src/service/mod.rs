@@ -1,6 +1,6 @@
-//! What an embedder implements: [`Service`], and how several of them make one registry.
+//! The embedder's interface: [`Service`], and how several of them make one registry.
 //!
-//! `call.rs` and `reply.rs` are what a handler sees; `dispatch.rs` leads from a Call's octets to its handler, for every
+//! `call.rs` and `reply.rs` are the handler's view; `dispatch.rs` leads from a Call's octets to its handler, for every
 //! transport. `late.rs` is for answers that come later, `deferred.rs` and `forecast.rs` for those of other threads.
 
 pub(crate) mod call;

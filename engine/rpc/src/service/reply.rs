@@ -1,4 +1,4 @@
-//! What a handler fills in.
+//! A Reply as its handler fills it in.
 
 use stag_memory::{Pool, Shared};
 use stag_proto::parameters::Parameters;

@@ -1,9 +1,9 @@
 //! RPC over UDP: one datagram is a Call, and one its Reply (RFC 5531 section 11 marks records in streams only).
 //!
-//! For what is still said that way: a host tells that it restarted (NSM), and asks where a program is (rpcbind). Only the
-//! programs that were named are served. Nothing is kept of a Call: it is answered at once or not at all, and the client
-//! retransmits; so what must not be executed twice is not served. A source address can be forged, so an answer is never
-//! long ([`REPLY_LEN_MAX`]), and there is no gain in having us answer somebody else.
+//! For Calls that are still made that way: a host reports its restart (NSM), and asks where a program is (rpcbind). Only
+//! the named programs are served. Nothing is kept of a Call: it is answered at once or not at all, and the client
+//! retransmits; so Calls that must not be executed twice are not served. A source address can be forged, so an answer is
+//! never long ([`REPLY_LEN_MAX`]), and there is no gain in having us answer somebody else.
 
 use std::net::{SocketAddr, UdpSocket};
 

@@ -5,9 +5,9 @@
 //!                 └──────── head ─────────────┘  └─ item: payload buffers ─┘           └──── head ───┘
 //! ```
 //!
-//! The item's data lie in payload buffers from their start, as an RDMA Read would have placed them: a store may
-//! keep them. Most of them are received right there ([`Incoming::targets`]). A peer whose last item did not come yet gets
-//! a few pages first, and more when these are full, as much again each time ([`crate::server::transit`]).
+//! The item's data lie in payload buffers from their start, as an RDMA Read would have placed them: a store may keep
+//! them. Most of them are received right there ([`Incoming::targets`]). A peer whose last item is not complete yet gets a
+//! few pages first, and as many more each time these are full ([`crate::server::transit`]).
 
 use std::io::IoSliceMut;
 use std::time::Duration;

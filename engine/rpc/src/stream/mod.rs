@@ -1,23 +1,23 @@
 //! RPC over byte streams: TCP, with record marking, beside RDMA and on the same reactor (RFC 5531 section 11).
 //!
-//! Sockets come from listeners of our own ([`Streams::listen`]), and from a provider that met one on its port that
-//! speaks no RDMA ([`Streams::adopt`]). The services are the same, and so are the `Call` and the `Reply` that
-//! they see. Beside them, small programs are served by UDP ([`Streams::listen_datagrams`]).
+//! Sockets come from listeners of our own ([`Streams::listen`]), and from a provider that met a connection on its
+//! port that speaks no RDMA ([`Streams::adopt`]). The services are the same, and so are the `Call` and the `Reply`
+//! that they see. Beside them, small programs are served by UDP ([`Streams::listen_datagrams`]).
 //!
 //! # What is copied
 //!
 //! One receive brings a burst of Calls into a buffer that all connections share, where they are run. A large WRITE's
-//! data are received in payload buffers, page-aligned, for a store to keep; what of them came with the burst (at
+//! data are received in payload buffers, page-aligned, for a store to keep; the part that came with the burst (at
 //! most its buffer's length, a sixteenth of 1 MiB, and 4 KiB while WRITE follows WRITE) is copied there. A WRITE
-//! that came whole with a burst is handed over inline: the store copies it once. Results are sent from where a
-//! store has them. One send takes the Replies of the whole burst.
+//! that came whole with a burst is handed over inline: the store copies it once. Results are sent from the store's
+//! memory. One send takes the Replies of the whole burst.
 //!
 //! # Bounds
 //!
-//! Each connection has one record on its way in, whose memory all of them share by a quota, and which ends if it does
-//! not go on while another waits for memory; a bounded number of Calls that are answered later; a bounded length of
-//! Replies on their way out; a burst that waits for any of these; and time-outs for all that needs the peer. What
-//! does not begin like a record ends that connection alone.
+//! Bounded are: one incoming record for each connection, whose memory all of them share by a quota, and which ends if
+//! it does not go on while another waits for memory; the Calls that are answered later; the length of outgoing
+//! Replies; and the burst that waits for any of these. Time-outs bound everything that needs the peer. Octets that do
+//! not begin like a record end that connection alone.
 
 mod connection;
 mod datagram;

@@ -1,5 +1,5 @@
-//! Replies on their way out of one byte stream: pages that Replies are written into one after the other, and
-//! between them memory that is sent from where it lies.
+//! Outgoing Replies of one byte stream: pages that Replies are written into one after the other, and between
+//! them memory that is sent from where it lies.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;

@@ -1,4 +1,5 @@
-//! How much payload memory holds records that have not all arrived. What a service keeps of them is not counted.
+//! Limits the payload memory of records that have not all arrived. Memory that a service keeps of them is not
+//! counted.
 
 use std::time::Duration;
 

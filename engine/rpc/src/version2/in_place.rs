@@ -1,7 +1,7 @@
 //! Calls and Replies of version 2 in one Send, handled where they arrived: no Receive, no Send buffer, no completion, no slot.
 //!
-//! As [`in_place`](crate::in_place) is for version 1, by the same rules: what is in any respect unusual takes the general way. Data
-//! is copied once, from where it arrived to where it is kept; results leave from where they lie.
+//! The counterpart of [`in_place`](crate::in_place) for version 2, by the same rules: anything unusual takes the general way.
+//! Data is copied once, from where it arrived to where it is kept; results leave from where they lie.
 
 use std::slice;
 

@@ -1,4 +1,4 @@
-//! How a Call of version 2 is made: as a group of Sends with its data in targets, or by the general way of version 1 with another
+//! Makes a Call of version 2: as a group of Sends with its data in targets, or by the general way of version 1 with another
 //! header.
 
 use arrayvec::ArrayVec;

@@ -1,4 +1,4 @@
-//! Receives of version 2: a head and targets, how they are posted, and what came in them.
+//! Receives of version 2: a head and targets, how they are posted, and the received octets.
 
 use stag_fabric::{Provider, ReceiveTargets, ScatteredReceive};
 use stag_memory::{Buf, Pool};

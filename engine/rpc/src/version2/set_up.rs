@@ -1,4 +1,4 @@
-//! Which version a connection speaks: what each end announces, the probe, and what follows from its answer.
+//! The version that a connection speaks: the announcements, the probe, and the consequences of its answer.
 
 use stag_fabric::{Exposed, Handle, Provider, QueuePairCapacity};
 use stag_memory::Buf;

@@ -1,4 +1,4 @@
-//! How a serving connection answers: a Call's Reply, from the handler to its Send; and RDMA_ERRORs.
+//! A serving connection's answers: a Call's Reply, from the handler to its Send; and RDMA_ERRORs.
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Handle, Provider};

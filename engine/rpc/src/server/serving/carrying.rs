@@ -1,4 +1,4 @@
-//! The entry's part of the short way of a carried Call without chunks, or with one: from the message to the lane, and from the
+//! The entry's part of the fast path of a carried Call without chunks, or with one: from the message to the lane, and from the
 //! lane to the Reply. See `carried/plain.rs` and `carried/single.rs`.
 
 use stag_fabric::{Handle, MemoryInReach, Provider, RemoteSegment, SendRequest, WriteRequest};

@@ -1,13 +1,13 @@
-//! Replies that a serving connection exposes, because they fit neither inline nor into a Reply chunk (reliable reply).
+//! Replies that a serving connection exposes, because they fit neither inline nor in a Reply chunk (reliable reply).
 //!
 //! ```text
 //!  the service's results ─▶ waiting ── one of the E places is free ─▶ exposed ── RDMA_DONE ─▶ fenced, and the place is free
 //!                                                                       └ `peer_timeout` ─▶ fenced; the place waits for RDMA_DONE
 //! ```
 //!
-//! Only where both ends said so when they connected. An RDMA_DONE takes no credit, so as many Receives as places are posted
-//! beside those of the Calls (RR-P-8). Each of them is posted again, with the buffer that the RDMA_DONE came in: none is ever
-//! missing, whatever else there is no memory for.
+//! Only if both ends announced it when they connected. An RDMA_DONE takes no credit, so as many Receives as places are posted
+//! beside those of the Calls (RR-P-8). Each of them is posted again, with the buffer that the RDMA_DONE came in, so none is
+//! ever missing, however little memory is left.
 
 use std::collections::VecDeque;
 use std::time::Duration;

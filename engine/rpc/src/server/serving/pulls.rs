@@ -1,4 +1,4 @@
-//! What a serving connection pulls: Calls whose chunks are on their way, or wait for memory; and how long.
+//! Calls of a serving connection whose chunks are on their way, or wait for memory; and time limits for both.
 
 use std::time::Duration;
 

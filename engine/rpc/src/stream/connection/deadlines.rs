@@ -1,4 +1,4 @@
-//! How long a byte stream may take for what it does.
+//! The time limits of a byte stream.
 
 use std::time::Duration;
 

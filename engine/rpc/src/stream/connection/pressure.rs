@@ -1,4 +1,4 @@
-//! How a connection waits for memory, and what it holds without using it.
+//! How a connection waits for memory, and which unused memory it can give up.
 
 use std::time::Duration;
 

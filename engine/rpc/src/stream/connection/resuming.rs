@@ -1,4 +1,4 @@
-//! What waited for memory, or for Replies to leave, goes on.
+//! Resumes Calls that waited for memory, or for Replies to leave.
 
 use super::{Backlog, Connection, Ending, Shared, means};
 use crate::server::transit;
