@@ -1,7 +1,7 @@
-//! Which READs and WRITEs may be: judged once in a pass, for all that came in it.
+//! Admits or refuses READs and WRITEs: once in a pass, for all that came in it.
 //!
-//! What a file is, is asked after the last of them came and before the first is done. So it is as true for each as if it had been
-//! asked for that one alone.
+//! The file is examined after the last of them came and before the first is done. So the result is as true for each as if the
+//! file had been examined for that one alone.
 
 use std::os::fd::AsFd;
 

@@ -1,4 +1,4 @@
-//! What store of a directory to make, and why there is none.
+//! The configuration of a directory store, and why it cannot be opened.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

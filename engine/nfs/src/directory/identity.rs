@@ -1,8 +1,8 @@
-//! What an exported directory is known again by.
+//! Recognises an exported directory.
 //!
-//! Handles hold a number of the file system that they are of, next to the object's own. It must be the same in every run,
-//! wherever the export stands in the list; and it must be another when something else is exported under the same name:
-//! objects of two file systems often have the same numbers (their roots nearly always).
+//! Handles hold a number of their file system, next to the object's own. It must be the same in every run, wherever the
+//! export stands in the list; and it must differ when something else is exported under the same name: objects of two file
+//! systems often have the same numbers (their roots nearly always).
 
 use std::os::fd::BorrowedFd;
 

@@ -1,4 +1,4 @@
-//! What a file system can hold, which it does not say: it is tried once, when the store is made.
+//! Limits of a file system that it does not report: they are tried once, when the store is made.
 
 use std::os::fd::{AsFd, OwnedFd};
 

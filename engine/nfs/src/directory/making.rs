@@ -1,4 +1,4 @@
-//! Making objects, and giving them what they should have.
+//! Makes objects, and sets their attributes.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;

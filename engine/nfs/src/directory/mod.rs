@@ -1,33 +1,33 @@
 //! A directory of the machine as a file system to serve.
 //!
-//! - **Handles survive a restart** of the server and of the machine: an object is named by its number and the
-//!   kernel's generation of it (`object.rs`), nothing is written beside the files. Where the server does not know where
-//!   it is, it looks (`search.rs`).
-//! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around
-//!   (`tree.rs`). Symbolic links are only told about; clients follow them, on their side.
-//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`); those that come together share what is
-//!   asked of their file (`seen.rs`). What was acknowledged as stable was synced. All else is system calls on names and attributes, made at once: a directory that the
-//!   kernel does not have in memory costs the reactor the disk's time.
-//! - **What a Call changed is on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
-//!   attributes are synced with what [`Store::commit_changes`] begins, and COMMIT's data with them (`syncs.rs`).
-//!   [`DirectoryConfig::sync`] can do without. Two things cannot be synced by themselves: attributes of what
+//! - **Handles survive a restart** of the server and of the machine: an object is named by its number and the kernel's
+//!   generation of it (`object.rs`), nothing is written beside the files. If the server does not know where an object
+//!   is, it searches (`search.rs`).
+//! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around (`tree.rs`). Symbolic
+//!   links are only reported; clients follow them, on their side.
+//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`); those that come together share the
+//!   examination of their file (`seen.rs`). Data that was acknowledged as stable was synced. All else is system calls on names
+//!   and attributes, made at once: a directory that the kernel does not have in memory costs the reactor the disk's time.
+//! - **Changes of a Call are on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
+//!   attributes are synced by [`Store::commit_changes`], and COMMIT's data with them (`syncs.rs`).
+//!   [`DirectoryConfig::sync`] can switch it off. Two things cannot be synced by themselves: attributes of objects that
 //!   cannot be opened (symbolic links, devices, sockets, pipes), and names in a directory that a server which is not root
 //!   may write but not read. They are as safe as the file system's journal makes them.
-//! - **SETATTR is several system calls.** What can be taken back is done first (owner, then mode), and taken back if
-//!   what follows fails: the size, then the times. What remains of a failure is a change time that is later; and, if
-//!   the disk fails in the middle, what the kernel refuses to take back. WRITE ends a program's set-id bits before
-//!   it has written anything, as the kernel does.
-//! - **What a file was before a change** is left out of Replies (RFC 1813 section 2.6) while data of it is being written.
-//!   What local processes do to an object in the microseconds between the system calls of one Call cannot be told
-//!   from what the Call did.
-//! - **2048 levels** of directories: what is deeper is `NFS3ERR_NAMETOOLONG`.
+//! - **SETATTR is several system calls.** Changes that can be undone come first (owner, then mode), and are undone if a
+//!   later one fails: the size, then the times. A failure leaves a later change time; and, if the disk fails in the
+//!   middle, changes that the kernel refuses to undo. WRITE clears a program's set-id bits before it has written
+//!   anything, as the kernel does.
+//! - **Attributes before a change** are left out of Replies (RFC 1813 section 2.6) while data of the file is being
+//!   written. Changes by local processes in the microseconds between the system calls of one Call cannot be told from the
+//!   Call's own.
+//! - **2048 levels** of directories: deeper objects are `NFS3ERR_NAMETOOLONG`.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and creates
 //!   objects as the caller: the kernel sets owner and group, and has the last word where names are made, changed and
 //!   removed. A server that is not root acts as its own user for every caller. POSIX access control lists can only refuse
 //!   more; a server that runs as root ignores what they permit beyond the mode.
-//! - **Somebody else on the machine may change names at any moment**, also between two system calls of one Call. What a
-//!   name was exchanged for is never given away, changed or removed for it: see `making.rs` for what is made;
-//!   everything else is done to a descriptor whose identity was checked, or by the kernel as the caller.
+//! - **Local processes may change names at any moment**, also between two system calls of one Call. So nothing is given
+//!   away, changed or removed by a name that may have been exchanged: see `making.rs` for new objects; everything else
+//!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
 mod admission;
 mod attributes;

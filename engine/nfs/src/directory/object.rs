@@ -1,4 +1,4 @@
-//! What the kernel says of an object, in the words of NFS: its number, its attributes, why something failed.
+//! The kernel's view of an object in the words of NFS: its number, its attributes, and errors.
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};

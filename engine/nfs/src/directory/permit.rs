@@ -1,4 +1,4 @@
-//! Who may do what: the rules of a local file system, which the kernel does not apply to a server that runs as root.
+//! Permissions: the rules of a local file system, which the kernel does not apply to a server that runs as root.
 
 use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status};
 

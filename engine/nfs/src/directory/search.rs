@@ -1,9 +1,9 @@
-//! Finding an object of which only the number is known: after a restart, or when somebody moved it.
+//! Finds an object of which only the number is known: after a restart, or when it was moved.
 //!
 //! With the capability `CAP_DAC_READ_SEARCH` the kernel opens it by its file handle, and tells its path, which is then
-//! walked like any other. Without it the whole tree is read, directory by directory, a slice in each pass; clients
-//! are told to try again meanwhile (`NFS3ERR_JUKEBOX`). Directories tell the numbers of what is in them, so only
-//! directories are opened. What was passed on the way is noted, so one walk serves all handles of a restart.
+//! walked like any other. Without it the whole tree is read, directory by directory, a slice in each pass; clients are
+//! told to try again meanwhile (`NFS3ERR_JUKEBOX`). Directories list the numbers of their entries, so only directories
+//! are opened. Every object on the way is noted, so one walk serves all handles of a restart.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;

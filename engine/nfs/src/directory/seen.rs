@@ -1,4 +1,4 @@
-//! What files were when they were looked at: for transfers that may share one look.
+//! Attributes of files examined in this pass, for transfers that may share them.
 
 use stag_wire::nfs3::Status;
 

@@ -1,9 +1,9 @@
-//! What has to be on stable storage before a Call is answered: names and attributes that it changed (RFC 1813 section
-//! 4.8), and what COMMIT asks for.
+//! Syncs that have to end before a Call is answered: of names and attributes that it changed (RFC 1813 section 4.8), and
+//! of COMMIT's data.
 //!
-//! One sync of an object is under way at a time. Who comes meanwhile may have changed something that it does not see, so
-//! those wait for the next one, which all of them share: many Calls on one directory cost as many syncs as the
-//! disk can do one after the other, not one each.
+//! One sync of an object is under way at a time. A Call that comes meanwhile may have changed something that this sync
+//! misses, so it waits for the next one, which all such Calls share: many Calls on one directory cost as many syncs as
+//! the disk can do one after the other, not one each.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;

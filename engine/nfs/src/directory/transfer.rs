@@ -1,7 +1,7 @@
-//! READ and WRITE: what was asked for, what is under way, and what waits for memory or for room.
+//! READ and WRITE: the requested transfers, those under way, and those that wait for memory or for room.
 //!
-//! What is asked for is only noted. Once in a pass the store looks at the files that it is about, and admits or refuses it
-//! ([`Transfers::next_asked`]): so all transfers of one file that came in a pass cost one look at it.
+//! A request is only noted. Once in a pass the store examines the files, and admits or refuses the requests
+//! ([`Transfers::next_asked`]): so all transfers of one file that came in a pass cost one examination of it.
 //!
 //! A READ that finds too little memory answers with less than was asked for, as RFC 1813 allows (section 3.3.6); one that
 //! finds none at all waits for [`PATIENCE`], and is then told to come again. A READ that waits does not hold up others

@@ -1,4 +1,4 @@
-//! Which object is where: what is known of the export's tree, and the descriptors that are open in it.
+//! The known part of the export's tree, and the descriptors that are open in it.
 //!
 //! ```text
 //!  fileid ─▶ node: id, names: (directory, name)…, descriptor to look, descriptor to read or write

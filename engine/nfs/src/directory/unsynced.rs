@@ -1,13 +1,12 @@
-//! Files with data that was acknowledged and not yet synced, and the descriptors that hear if it is lost.
+//! Files with data that was acknowledged and not yet synced, and the descriptors that report its loss.
 //!
-//! The kernel reports data that it could not write to each descriptor that was open at that time, once. A descriptor that
-//! is opened later hears nothing if another process was told before, or if the kernel evicted the inode. So
-//! a descriptor stays open from before the first unstable WRITE until a sync through it is over, even if
-//! [`super::tree`] closes its own.
+//! The kernel reports data that it could not write to each descriptor that was open at that time, once. A descriptor that is
+//! opened later gets no report if another process got it before, or if the kernel evicted the inode. So a descriptor stays open
+//! from before the first unstable WRITE until a sync through it is over, even if [`super::tree`] closes its own.
 //!
-//! The number of places is fixed. When more than half are taken, the store syncs the oldest files on its own. When
-//! all are taken, an unstable WRITE to another file becomes a stable one: RFC 1813 section 3.3.7 allows a server to commit more than
-//! it was asked for.
+//! The number of places is fixed. When more than half are taken, the store syncs the oldest files on its own. When all are taken,
+//! an unstable WRITE to another file becomes a stable one: RFC 1813 section 3.3.7 allows a server to commit more than was asked
+//! for.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};

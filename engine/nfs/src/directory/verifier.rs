@@ -1,8 +1,8 @@
 //! The write verifier of a directory, one for all stores of it.
 //!
-//! Several reactors may serve the same directory, each by a store of its own. To a client they are one server, whose verifier says
-//! whether data that was written and not committed may have been lost since (RFC 1813 section 3.3.7). So all stores have one
-//! verifier, and a loss that any of them hears of changes it.
+//! Several reactors may serve the same directory, each by a store of its own. To a client they are one server, whose verifier
+//! says whether written and uncommitted data may have been lost since (RFC 1813 section 3.3.7). So all stores have one verifier,
+//! and a loss that any of them notices changes it.
 
 use std::hash::{BuildHasher, RandomState};
 #[cfg(not(loom))]

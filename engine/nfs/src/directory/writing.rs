@@ -1,4 +1,4 @@
-//! Which files data is being written to.
+//! The files that data is being written to.
 
 use crate::store::Ticket;
 

@@ -1,15 +1,16 @@
-//! Where Calls are executed in a group of reactors, by what they are about.
+//! Decides at which reactor of a group a Call is executed.
 //!
 //! | what | where |
 //! |---|---|
 //! | files in memory | at the reactor that has them |
 //! | a directory: what changes nothing | where the Call came in: each reactor has a store of its own |
-//! | a directory: what changes something, and COMMIT | at the home of the caller: what must not be done twice is remembered at one place, and a COMMIT hears of what was lost of the caller's data |
+//! | a directory: what changes something, and COMMIT | at the home of the caller: Calls that must not be done twice are
+//! remembered at one place, and a COMMIT sees the losses of the caller's data |
 //! | locks on files in memory | at the reactor that has the file |
 //! | locks on files of directories | at one reactor for all of them |
 //! | news of hosts that restarted | at all reactors: each frees what it keeps for that host |
 //!
-//! A handle leads to its export without its tag being checked: a forged one travels, and is refused where it arrives.
+//! A handle leads to its export without its tag being checked: a forged one is carried, and refused where it arrives.
 
 use stag_rpc::{Call, Home};
 use stag_wire::mount3::PathArguments;

@@ -1,4 +1,4 @@
-//! READDIR and READDIRPLUS: as many entries as the client's limits, and what it provided for the Reply, hold.
+//! READDIR and READDIRPLUS: as many entries as the client's limits, and the room for its Reply, hold.
 
 use std::cell::Cell;
 

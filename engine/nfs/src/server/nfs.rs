@@ -1,5 +1,4 @@
-//! NFS version 3: which procedure does what. READ and WRITE are in `transfer`, READDIR and READDIRPLUS in
-//! `listing`.
+//! NFS version 3: the procedures. READ and WRITE are in `transfer`, READDIR and READDIRPLUS in `listing`.
 
 use std::os::fd::RawFd;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! What the lockings of a group of reactors tell each other: that a host restarted.
+//! Messages between the lockings of a group of reactors: that a host restarted.
 //!
-//! A host tells that by SM_NOTIFY, which all reactors hear, and by the NSM state in a LOCK, which only the one that keeps that
-//! file's locks hears. A reactor that hears a new state tells it to the others, so that the host's locks end there as well.
+//! A host says so by SM_NOTIFY, which all reactors get, and by the NSM state in a LOCK, which only the reactor of that file's
+//! locks gets. A reactor that gets a new state tells it to the others, so that the host's locks end there as well.
 
 use std::io;
 
