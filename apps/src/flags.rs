@@ -2,10 +2,11 @@
 
 use crate::failure::CommandFailure;
 
-/// Such a flag: its name, whether it was given, and the schemes of the addresses that have a use for it.
+/// Such a flag: its name, whether it was given, and the schemes of the addresses that use it.
 pub type Flag = (&'static str, bool, &'static [&'static str]);
 
-/// Refuses the flags that none of the schemes in `used` has a use for. `chosen_by` is what another one is chosen by, if it can be.
+/// Refuses the flags that none of the schemes in `used` uses. `chosen_by` names the flag or argument that would choose another
+/// scheme, if there is one.
 pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(), CommandFailure> {
     let is_misplaced =
         |&&(_, is_given, users): &&Flag| is_given && !users.iter().any(|user| used.contains(user));
@@ -19,7 +20,7 @@ pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(
     let instead =
         chosen_by.map_or_else(String::new, |by| format!(", or choose {} by {by}", list(users, "or")));
     Err(CommandFailure::usage(format_args!(
-        "{name}: {} {} no use for it, only {} {}; leave it out{instead}",
+        "{name}: {} {} not use it, only {} {}; leave it out{instead}",
         list(&used, "and"),
         verb(&used),
         list(users, "and"),
@@ -28,7 +29,7 @@ pub fn check(flags: &[Flag], used: &[&str], chosen_by: Option<&str>) -> Result<(
 }
 
 fn verb(subjects: &[&str]) -> &'static str {
-    if subjects.len() == 1 { "has" } else { "have" }
+    if subjects.len() == 1 { "does" } else { "do" }
 }
 
 /// `a, b and c`.
@@ -61,15 +62,15 @@ mod tests {
             (
                 &["shm", "tcp", "tcp"][..],
                 Some("--listen"),
-                "--device: shm and tcp have no use for it, only verbs has; leave it out, or choose verbs by --listen",
+                "--device: shm and tcp do not use it, only verbs does; leave it out, or choose verbs by --listen",
             ),
             (
                 &["verbs"],
                 Some("the URL"),
-                "--congestion-control: verbs has no use for it, only iwarp and tcp have; leave it out, or choose iwarp or \
+                "--congestion-control: verbs does not use it, only iwarp and tcp do; leave it out, or choose iwarp or \
                  tcp by the URL",
             ),
-            (&[], None, "--device: this command has no use for it, only verbs has; leave it out"),
+            (&[], None, "--device: this command does not use it, only verbs does; leave it out"),
         ] {
             assert_eq!(check(&FLAGS, used, chosen_by), Err(CommandFailure::Usage(expected.to_owned())));
         }
