@@ -36,7 +36,7 @@ impl Seen {
         self.next = 0;
     }
 
-    /// As [`Tree::find_stat`], which is asked if it is not known.
+    /// As [`Tree::find_stat`], which is called if the file is not known.
     pub(super) fn find_stat(&mut self, tree: &mut Tree, object: ObjectId) -> Result<(Index, Stat), Status> {
         if let Some(seen) = self.files.iter_mut().find(|seen| seen.object == object) {
             if seen.departures != tree.departures() {

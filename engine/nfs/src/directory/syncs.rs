@@ -71,7 +71,7 @@ impl Syncs {
     }
 
     /// Begins to wait until all of `targets`, as they are now, are on stable storage. There is at least one. Never
-    /// refuses, because what was done cannot be undone: those who wait are bounded by the Calls under way.
+    /// refuses, because the change cannot be undone; the Calls under way bound the number of waits.
     pub(super) fn wait(&mut self, targets: impl Iterator<Item = Target>) -> u32 {
         let wait = self.free_waits.pop().unwrap_or_else(|| {
             self.waits.push(None);

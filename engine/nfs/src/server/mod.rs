@@ -96,7 +96,7 @@ pub struct Elsewhere {
     pub export: Export,
     /// Its file system id there.
     pub fsid: u64,
-    /// Who has its files.
+    /// The reactor that has its files.
     pub reactor: ReactorId,
 }
 

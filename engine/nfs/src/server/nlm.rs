@@ -255,7 +255,7 @@ impl<S: Store> Desk<'_, S> {
         Ok(key)
     }
 
-    /// What is asked for, by a host that may not be known.
+    /// The requested lock, of a host that may not be known.
     fn request<'l>(
         &self,
         lock: &Lock<'l>,

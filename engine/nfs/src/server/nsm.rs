@@ -1,5 +1,5 @@
-//! NSM version 1: hosts tell that they restarted, and what they had locked is freed. We monitor no host on behalf
-//! of others: a host with locks here is told when we restart, without having asked.
+//! NSM version 1: hosts report their restarts, and their locks are freed. We monitor no host on behalf of others:
+//! a host with locks here is notified when we restart, without having asked.
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
 use stag_wire::nsm::{

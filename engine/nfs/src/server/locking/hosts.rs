@@ -57,8 +57,7 @@ pub(super) struct Host {
     pub(super) is_noted: bool,
 }
 
-/// What a host says of itself by its NSM state: a number that grows with each restart, and comes again with each repetition of
-/// the news.
+/// The NSM state of a host: a number that grows with each restart, and is repeated with each repetition of the news.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StateNews {
     /// It never said one before.

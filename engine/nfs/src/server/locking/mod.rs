@@ -267,7 +267,7 @@ impl Locking {
         }
     }
 
-    /// Notes that a host has locks, so that it is told when we restart.
+    /// Notes that a host has locks, so that it is notified when we restart.
     pub(super) fn note(&mut self, id: HostId) {
         if let Some(host) = self.hosts.get_mut(id)
             && !host.is_noted

@@ -250,7 +250,7 @@ impl Entry {
     }
 }
 
-/// What is told before what.
+/// The order of Calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Round {
     /// Something that somebody waits for, for the first time.
