@@ -3,9 +3,9 @@
 #
 #   ci/clients.sh [--inside]
 #
-# A line for each check, `ok`, `FAILED` or `SKIPPED`, and `N passed, N failed, N skipped` at the end. It needs root: to fetch packages
-# with apt-get, and for namespaces of its own, in which port 111 and /run are free for an rpcbind. What cannot be had is said:
-# SKIPPED, status 77. STAGD names the program to test, else it is built. stagd's log is in target/ci/clients.
+# A line for each check, `ok`, `FAILED` or `SKIPPED`, and `N passed, N failed, N skipped` at the end. It needs root: to fetch
+# packages with apt-get, and for namespaces of its own, in which port 111 and /run are free for an rpcbind. If something is
+# missing it says so: SKIPPED, status 77. STAGD names the program to test, else it is built. stagd's log is in target/ci/clients.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"

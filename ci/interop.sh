@@ -12,10 +12,10 @@
 #             connections)
 # GROUP       instead of all: as guest/rows.sh takes them (ci/lab), say client:off:/mem:all
 #
-# It needs root (for the guest's root image, a tap device and a network namespace of its own, in which all of it
-# happens), and Debian's apt-get to fetch what is missing. What cannot be had is said: SKIPPED, status 77. The first run builds
-# the guest (ci/lab/build.sh), two to four minutes for each kernel; later ones reuse it. A group that fails leaves its console,
-# capture, stagd's log and the rows' logs in target/ci/interop.
+# It needs root (for the guest's root image, a tap device and a network namespace of its own, in which all of it happens), and
+# Debian's apt-get to fetch what is missing. If that fails it says so: SKIPPED, status 77. The first run builds the guest
+# (ci/lab/build.sh), two to four minutes for each kernel; later ones reuse it. A group that fails leaves its console, capture,
+# stagd's log and the rows' logs in target/ci/interop.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"

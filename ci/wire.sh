@@ -4,10 +4,10 @@
 #   ci/wire.sh [--inside]
 #
 # tshark must decode all of it: as many messages as `stag dump` finds, every CRC good, nothing malformed but READ Replies, whose
-# data went by Write chunk (tshark 4.0 does not put it back). And `stag dump` must find no broken rule. A line for each
-# check, `ok` or `FAILED`, and `N passed, N failed, N skipped` at the end. It needs root, for packages and a network namespace; what
-# cannot be had is said: SKIPPED, status 77. STAG and STAGD name the programs to test, else they are built. The captures stay in
-# target/ci/wire.
+# data went by Write chunk (tshark 4.0 does not put it back). And `stag dump` must find no broken rule. A line for each check,
+# `ok` or `FAILED`, and `N passed, N failed, N skipped` at the end. It needs root, for packages and a network namespace; if
+# something is missing it says so: SKIPPED, status 77. STAG and STAGD name the programs to test, else they are built. The captures
+# stay in target/ci/wire.
 set -uo pipefail
 # shellcheck source=ci/usage.sh
 . "$(dirname "$0")/usage.sh"

@@ -17,7 +17,7 @@ pub fn survive_file_size_limit() -> Result<(), CommandFailure> {
     registered.map(drop).map_err(|error| CommandFailure::run(format_args!("a handler for SIGXFSZ: {error}")))
 }
 
-/// Why `len` octets of memory, which are one file to the system, cannot be had: because of `ulimit -f`.
+/// Why `len` octets of memory, which are one file to the system, exceed `ulimit -f`.
 #[must_use]
 pub fn memory_too_large(len: usize) -> Option<String> {
     let limit = getrlimit(Resource::Fsize).current?;

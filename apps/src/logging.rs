@@ -9,7 +9,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use crate::failure::CommandFailure;
 
-/// The variable that says what is told.
+/// The variable that sets the log's level.
 const VARIABLE: &str = "STAG_LOG";
 
 /// Starts the log: warnings and errors, unless told otherwise.

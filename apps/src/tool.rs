@@ -164,7 +164,7 @@ impl Command {
 }
 
 impl Stag {
-    /// Refuses options that the command has no use for.
+    /// Refuses options that the command does not use.
     fn check(&self) -> Result<(), CommandFailure> {
         let flags: [Flag; 8] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),

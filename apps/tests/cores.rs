@@ -1,4 +1,4 @@
-//! Servers side by side: each finds a core that no other has, or says who has it.
+//! Servers side by side: each finds a free core, or names the holder of the core it wants.
 
 #[expect(dead_code, reason = "shared with the other tests, which use other parts")]
 mod common;

@@ -57,7 +57,7 @@ const RECORD: [u32; 11] = [0x8000_0028, 1, 0, 2, PROGRAM, 3, 0, 0, 0, 0, 0];
 /// Octets of the answer: mark, xid, REPLY, MSG_ACCEPTED, an empty verifier, SUCCESS.
 const ANSWER_LEN: usize = 28;
 
-/// What the server is asked for its memory with: the kernel counts that page by page.
+/// The request for the server's memory: the kernel counts that page by page.
 const MEMORY: &str = "memory";
 
 fn main() -> Result<()> {
@@ -242,7 +242,7 @@ impl Server {
         Ok(Server { child, input, output, address })
     }
 
-    /// Connections that it has, and, if it is asked for `MEMORY`, what it holds.
+    /// Its connections, and, if it is asked for `MEMORY`, the memory that it holds.
     fn ask(&mut self, what: &str) -> Result<(usize, Held)> {
         writeln!(self.input, "{what}")?;
         let line = self.output.next().context("the server ended")??;

@@ -255,7 +255,7 @@ fn send_without_copy(socket: &TcpStream, len: usize) -> Result<Counts> {
                     calls += 1;
                 }
                 Ok(None) => reap(socket.as_raw_fd(), &mut counts)?,
-                // The kernel has no use for the buffers any more when the socket is closed, which it is before them.
+                // The kernel is done with the buffers when the socket is closed, which it is before them.
                 Err(error) => return ended(error, counts),
             }
         }
@@ -398,7 +398,8 @@ fn send_bundles(socket: &TcpStream, len: usize) -> Result<Counts> {
             submit(&mut ring, &entry)?;
             for completion in ring.completion() {
                 match -completion.result() {
-                    // The last bundle was cut short, as the receiver is gone, which the next message is told.
+                    // The last bundle was cut short, as the receiver is gone; the next message fails with
+                    // that.
                     libc::ENOBUFS => sent = len,
                     error if error > 0 => return ended(Error::from_raw_os_error(error), Counts::default()),
                     octets => sent += octets.unsigned_abs() as usize,

@@ -238,7 +238,7 @@ impl<P: Provider> BareEnd<P> {
         let mut exposed = false;
         while self.ended.is_none() && !stop() {
             self.poll()?;
-            // What completed is told before the word that there is a connection.
+            // Completions are delivered before the news that there is a connection.
             let Some(pair) = self.established.filter(|_| !self.completions.is_empty()) else { continue };
             match exposed {
                 true => drop(self.answer(pair)?),

@@ -126,8 +126,8 @@ pub fn capacity(cores: usize, carried_share: f64, cost: f64) -> f64 {
     cores as f64 / (1.0 + carried_share * (cost - 1.0))
 }
 
-/// Measures pairs on `scenario.cores`, over shared memory; with a `directory` also of files in a directory that is made there for the
-/// time. `progress` is told about each round that is done.
+/// Measures pairs on `scenario.cores`, over shared memory; with a `directory` also of files in a directory that is made there for
+/// the time. `progress` is called after each round.
 ///
 /// # Errors
 ///
@@ -277,7 +277,7 @@ impl Shared {
     }
 }
 
-/// Sets the flag unless it is told that all went well: others do not wait for a thread that is gone.
+/// Sets the flag unless all went well: others do not wait for a thread that is gone.
 struct Alarm<'a>(&'a AtomicBool);
 
 impl Drop for Alarm<'_> {

@@ -125,7 +125,7 @@ struct Beside {
     bare: Vec<BareLimits>,
 }
 
-/// Measures `scenario`. `progress` is told about each round that is done.
+/// Measures `scenario`. `progress` is called after each round.
 ///
 /// # Errors
 ///

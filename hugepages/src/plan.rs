@@ -73,7 +73,7 @@ pub struct Plan {
 /// What became of a write.
 #[derive(Debug)]
 pub struct WriteOutcome {
-    /// What was to be written.
+    /// The planned write.
     pub write: Write,
     /// How many pages there are now: the kernel gives what it finds. Or why nothing was written.
     pub result: io::Result<u64>,

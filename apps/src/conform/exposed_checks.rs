@@ -93,7 +93,8 @@ fn pulled(probe: &mut Probe) -> CheckOutcome {
     Ok(format!("{} octets in {} segments, read whole", payload.len(), segments.len()))
 }
 
-/// The whole file is asked for with these chunks, and its Reply exposed. The chunks come back without octets.
+/// Asks for the whole file with these chunks, and expects an exposed Reply. The chunks come back without
+/// octets.
 fn with_chunks(probe: &mut Probe, change: impl FnOnce(&mut Probe, &mut DraftMessage)) -> CheckOutcome {
     agree(probe, false)?;
     let mut draft = read(probe, 0, LONG)?;

@@ -85,7 +85,7 @@ fn pulled(client: &mut ServedClient, cuts: &[usize]) -> CheckOutcome {
     goes_on_once(client, call.fixed.xid)
 }
 
-/// A Reply that cannot be read is told of, and ends its Call: a list of segments that makes no sense.
+/// A Reply that cannot be read gets an RDMA_DONE, and ends its Call: a list of segments that makes no sense.
 fn told_and_ended(
     client: &mut ServedClient,
     make: impl FnOnce(Segment) -> Vec<(u32, Segment)>,

@@ -186,7 +186,7 @@ impl<P: Provider> RawEnd<P> {
     fn note(&mut self, event: Event) {
         match event {
             Event::ConnectRequest { request, private_data, .. } => {
-                // One at a time: who comes meanwhile is told so.
+                // One at a time: other clients are refused meanwhile, with that reason.
                 match self.request {
                     None => self.request = Some((request, private_data)),
                     Some(_) => {

@@ -174,7 +174,7 @@ pub(super) struct Copier {
     pub(super) partial: RefCell<Vec<Place>>,
     /// Partial files that could not be removed, and why.
     pub(super) remains: RefCell<Vec<(Place, &'static str)>>,
-    /// Why it was given up: what fails alone is told at once.
+    /// Why it was given up: a failure of one file alone is reported at once.
     pub(super) failure: RefCell<Option<CommandFailure>>,
     pub(super) is_halted: Cell<bool>,
     first_names: RefCell<HashMap<(u64, u64), FirstName>>,

@@ -34,7 +34,7 @@ pub(super) struct Claims {
 #[derive(Debug)]
 pub(super) struct Claim(#[expect(dead_code, reason = "held for its lock")] File);
 
-/// Who has a core.
+/// The holder of a core.
 #[derive(Debug)]
 pub(super) struct Holder {
     /// 0: it cannot be seen from here.
@@ -83,7 +83,7 @@ impl Claims {
         ))
     }
 
-    /// Who has a core, if anybody has.
+    /// The holder of a core, if it has one.
     pub(super) fn holder(&self, core: CoreId) -> Option<Holder> {
         self.directories.iter().find_map(|directory| {
             let file = open(directory, core, OpenOptions::new().read(true)).ok()?;

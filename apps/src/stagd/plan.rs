@@ -129,7 +129,7 @@ impl Division {
     }
 }
 
-/// Who has which files, and what is left of the budget for pages.
+/// Which reactor has which files, and the rest of the budget for pages.
 struct Pages<'a> {
     settings: &'a Settings,
     owners: &'a [usize],
@@ -289,7 +289,7 @@ impl Plan {
     }
 
     fn of(protocol: ProtocolChoice, settings: &Settings) -> Result<Plan, CommandFailure> {
-        // What lists take depends on the pages for transit, which are no more when lists are paid for.
+        // What lists take depends on the pages for transit, which only shrink when lists are paid for.
         let transit = Plan::with_lists(protocol, settings, 0)?.transit();
         Plan::with_lists(protocol, settings, transit)
     }

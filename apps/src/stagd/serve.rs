@@ -70,7 +70,7 @@ impl Server<'_> {
     /// Serves until it is stopped.
     fn run<P: Served>(self, out: &mut Output) -> Result<(), CommandFailure> {
         let Server { settings, plan, place, stop, requests } = self;
-        // Before the memory, which takes its time: that there is no device is told at once.
+        // Before the memory, which takes its time, so that a missing device is reported at once.
         P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
         let arena = arena(settings, plan, place, &budget)?;
@@ -246,7 +246,8 @@ fn listen<P: Served>(
     Ok((places, programs))
 }
 
-/// Serves by UDP, beside a port for RPC over TCP, what is asked for that way. Who has the port already keeps it.
+/// Serves the programs that are called by UDP, beside a port for RPC over TCP. If the port is taken already, its
+/// owner keeps it.
 fn serve_datagrams<P: Provider>(
     engine: &mut Engine<P, Programs>,
     address: SocketAddr,

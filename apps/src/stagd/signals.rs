@@ -25,7 +25,7 @@ use crate::output::Output;
 /// Requests for counters that wait at most: more say nothing more.
 const REQUESTS_MAX: usize = 4;
 
-/// What a reactor is asked for.
+/// A request to a reactor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Request {
     /// All reactors are made: the one that listens says so.

@@ -143,7 +143,7 @@ pub(crate) fn own_client(url: &str) -> Results {
     found
 }
 
-/// A client that asks for nothing is asked for nothing: neither exposed Replies nor version 2 apply.
+/// A client that offers nothing is asked for nothing: neither exposed Replies nor version 2 apply.
 #[test]
 fn what_a_client_does_not_ask_for_is_not_applicable() {
     let at = unique("plain-client");

@@ -48,7 +48,7 @@ pub(crate) const WITH_ALL: [&str; 9] = [
     "send",
 ];
 
-/// What a server that keeps the rules is asked: everything, on each fabric that works here.
+/// The checks of a server that keeps the rules: all, on each fabric that works here.
 fn own_server(url: &str) -> BTreeMap<String, (String, String)> {
     let server = Server::start_at(url, &WITH_ALL);
     let found = results(&[&server.url, "--dangerous", "--export", "/data"]);

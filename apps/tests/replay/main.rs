@@ -437,7 +437,7 @@ fn stag_against(script: &Script, arguments: &[&str]) -> std::process::Output {
     output
 }
 
-/// `stag` writes what the captured client wrote, inline and by Read chunks, and the server is told the same octets.
+/// `stag` writes what the captured client wrote, inline and by Read chunks, and the server gets the same octets.
 #[test]
 fn our_client_writes_to_the_captured_server() {
     let script = Script::read(&captures().join("siw-6.1-v3-write.pcap"));

@@ -2,7 +2,7 @@
 # The rows of our client, sourced by ci/interop.sh on the host, and by rows.sh in the guest.
 #
 # Each client_NAME is a row: the program $stag against the export $url of $server, with $tree, a local tree to bring there,
-# $sample, a folder of some files, and $work for what comes back. $crc is `on` or `off` where the fabric has that to choose.
+# $sample, a folder of some files, and $work for results. $crc is `on` or `off` where the fabric has that to choose.
 # served_NAME is for the server's side, in the folder FOLDER that it exports.
 
 # shellcheck disable=SC2034 # used by the script that sources this

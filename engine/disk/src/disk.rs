@@ -143,7 +143,7 @@ impl Disk {
         }
     }
 
-    /// For tests: does an operation when it is told to, and lets it fail if it is told so.
+    /// For tests: does an operation on request, and lets it fail on request.
     #[must_use]
     pub fn stepped(depth: u32) -> (Disk, Steps) {
         let disk = Disk::by(Means::Stepped(VecDeque::new()), Method::Stepped, depth);

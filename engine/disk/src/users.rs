@@ -151,8 +151,8 @@ impl FileUsers {
 }
 
 fn set_file_uid(uid: u32) -> Result<(), Errno> {
-    // SAFETY: changes nothing but whom the kernel takes this thread for. It says only what was before, so it is asked
-    // again, for what cannot be.
+    // SAFETY: changes nothing but the user that the kernel takes this thread for. The call returns only the previous
+    // user, so an impossible user is set to read the current one.
     let now = unsafe {
         libc::setfsuid(uid);
         libc::setfsuid(u32::MAX)

@@ -163,7 +163,7 @@ impl Conversation {
         true
     }
 
-    /// Something that was sent before what comes next may be missing, or come late.
+    /// Something that was sent earlier may be missing, or come late.
     pub(crate) fn doubt(&mut self, late: bool) {
         self.complete = self.whole && !late;
     }
@@ -731,7 +731,7 @@ impl Party {
         }
     }
 
-    /// Notes the segments of a Reply that is to be pulled.
+    /// Notes the segments of a Reply that its Requester will pull.
     pub(crate) fn expose_reply(&mut self, handles: impl Iterator<Item = u32>, xid: u32) {
         for (segment, handle) in handles.enumerate() {
             let exposure = Exposure { xid, chunk: 0, segment, is_reply: true };

@@ -267,7 +267,7 @@ impl Roce {
             ConnectionMessage::Reject { reason, .. } => options.push(("reason", reason.to_string())),
             _ => {}
         }
-        // The field has a fixed length; zeros at its end are nobody's.
+        // The field has a fixed length; zeros at its end belong to neither side.
         let used = private_data.iter().rposition(|octet| *octet != 0).map_or(0, |last| last + 1);
         let private_data = &private_data[..used];
         let reliable_reply = ReliableReply::find(private_data);

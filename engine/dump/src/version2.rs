@@ -162,7 +162,7 @@ impl Conversation {
             (&self.parties[seen.from.index()].speaker, &self.parties[seen.from.other().index()].speaker);
         let len = seen.octets.len() as u64;
         let told = self.thresholds(seen.from).map_or(INLINE_THRESHOLD_DEFAULT, |thresholds| thresholds.send);
-        // Who has not heard version 2 from the other side does not know that it speaks it.
+        // A side that has not heard version 2 from the other does not know that it speaks it.
         let is_probe = !own.has_spoken && !peer.has_spoken;
         if is_probe {
             if len > u64::from(told) && self.complete {

@@ -272,8 +272,8 @@ pub enum PostError {
     /// The buffer is not in a registered arena.
     #[error("the buffer is not in a registered arena")]
     NotRegistered,
-    /// A Receive in several buffers that cannot be had: too many targets, capacities that are no multiples of 8, or a queue pair
-    /// with other Receives.
+    /// A Receive in several buffers that is not possible: too many targets, capacities that are no multiples of 8, or a queue
+    /// pair with other Receives.
     #[error("the Receive cannot be in these buffers together")]
     Scatter,
 }

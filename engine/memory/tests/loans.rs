@@ -112,7 +112,8 @@ fn who_is_alone_may_write_and_nobody_else() {
     assert!(!loan.is_alone());
     let mut shared = there.borrow(loan);
     assert!(shared.get_mut().is_none() && kept.get_mut().is_none());
-    // The lender's goes: the borrower is told nothing of it, and must not write; nor may whom it lends it to.
+    // The lender's goes: the borrower does not learn of it, and must not write; nor may a reactor that it
+    // lends to.
     drop(kept);
     assert!(shared.get_mut().is_none());
     let shared = shared.into_buf().unwrap_err();

@@ -147,8 +147,8 @@ const WCC: usize = WCC_DATA_LEN_MAX;
 
 /// Bounds the results of an NFS version 3 procedure (8267-3-a).
 ///
-/// `limit` is what the Call itself says or the client knows: `count` of READ and READDIR, `maxcount` of READDIRPLUS,
-/// the longest path for READLINK. Other procedures have no use for it.
+/// `limit` is the limit of the Call itself or the client's knowledge: `count` of READ and READDIR, `maxcount` of
+/// READDIRPLUS, the longest path for READLINK. Other procedures ignore it.
 #[must_use]
 pub const fn reply_len_max(procedure: nfs3::Procedure, limit: u32) -> ReplyLen {
     use nfs3::Procedure;

@@ -174,7 +174,7 @@ struct Job {
     id: CallOutId,
     call: OutCall,
     deadline: Duration,
-    /// The port is not known yet: it is rpcbind that is asked.
+    /// The port is not known yet, so the Call goes to rpcbind.
     asks_port: bool,
     /// The port was known from before, and may have changed.
     from_memory: bool,

@@ -40,7 +40,7 @@ pub struct Export {
     pub root_squash: bool,
     /// Whether every client is `anonymous` here.
     pub all_squash: bool,
-    /// User of those who are squashed, or say nothing of themselves.
+    /// User of callers that are squashed, or send no credential.
     pub anonymous_uid: u32,
     /// Group of those.
     pub anonymous_gid: u32,

@@ -118,7 +118,7 @@ fn named([fsid, fileid, generation, _]: Words) -> (u64, ObjectId) {
 /// Handles that a [`VerifiedHandles`] remembers: 32 KiB of them.
 const VERIFIED_MAX: usize = 1024;
 
-/// A key, and the handles whose tags it verified last: the tag of one that comes again is not computed again.
+/// A key, and the handles whose tags it verified last: the tag of a repeated handle is not computed again.
 ///
 /// A handle has one place where it can be, and the next with that place evicts it. It is found only if all its octets
 /// are the same, so an altered handle never passes for the one that it was made from.

@@ -39,7 +39,7 @@ pub struct KnownHost {
 pub struct Recovered {
     /// The NSM state of this run: odd.
     pub state: u32,
-    /// Hosts that had locks in the run before, and are to be told of the restart.
+    /// Hosts that had locks in the run before, and must be notified of the restart.
     pub hosts: Vec<KnownHost>,
     /// Whether there were any, so that there is a grace period.
     pub had_hosts: bool,

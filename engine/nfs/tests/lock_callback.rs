@@ -431,7 +431,7 @@ fn hosts_that_had_locks_are_told_of_a_restart() {
 fn calls_to_hosts_come_from_the_address_that_they_know() {
     let known = Ipv4Addr::new(127, 0, 0, 5);
     let gone = Ipv4Addr::new(192, 0, 2, 1);
-    // Who is told nothing has no need of `told`, but it must be there to be sent to.
+    // This caller gets no news and does not need `told`, but the channel must exist.
     let (port, callers, _told) = manager_and_callers(Status::Granted);
     let rpcbind_port = binder(port);
     let host = |local: Ipv4Addr| KnownHost {

@@ -102,7 +102,7 @@ impl PeerCharacteristics {
         if continues { self.response_limit } else { 1 }
     }
 
-    /// Whether the peer, as a Responder, puts results into Receives if it is told to (RTR-5.3-c).
+    /// Whether the peer, as a Responder, puts results in Receives on request (RTR-5.3-c).
     #[must_use]
     pub fn places_results(&self) -> bool {
         self.supports(transmission_support::RESPONSE)

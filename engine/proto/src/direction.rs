@@ -47,7 +47,7 @@ pub enum Stray {
 
 impl Recipient {
     /// Returns whom `message` is for. `has_call` tells whether a Call of ours with an xid waits for its Reply
-    /// ([`Requester::has_call`](crate::requester::Requester::has_call)); it is asked only about messages that cannot be read.
+    /// ([`Requester::has_call`](crate::requester::Requester::has_call)); it is called only for messages that cannot be read.
     #[inline]
     #[must_use]
     pub fn of(message: &[u8], roles: &Roles, has_call: impl FnOnce(u32) -> bool) -> Recipient {

@@ -53,7 +53,7 @@ struct Slot {
     /// Counts the Replies in this slot.
     generation: u32,
     state: State,
-    /// Counts up over all slots: of two with one xid the older is told of first.
+    /// Counts up over all slots: of two with one xid the older is reported first.
     age: u64,
     offer: Offer,
 }

@@ -115,7 +115,7 @@ impl PlacementMap {
     ///
     /// # Errors
     ///
-    /// What its sender is told.
+    /// The error that its sender gets.
     pub fn check(&mut self, items: &Elements<'_, PlacedItem<'_>>) -> Result<(), PlacementError> {
         self.check += 1;
         // Octets of items so far: what the virtual stream has and the Payload stream has not.

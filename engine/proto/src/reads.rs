@@ -43,7 +43,7 @@ pub struct ChunkLimits {
 }
 
 impl ChunkLimits {
-    /// No chunks at all: a Responder of reverse Calls that has no use for them answers each with ERR_CHUNK (8167-5.3-b).
+    /// No chunks at all: a Responder of reverse Calls that supports none answers each with ERR_CHUNK (8167-5.3-b).
     pub const SHORT: ChunkLimits =
         ChunkLimits { segments: 0, read_chunks: 0, write_chunks: 0, chunk_len: 0, pull_len: 0 };
 }

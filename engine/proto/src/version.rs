@@ -103,7 +103,7 @@ impl VersionProbe {
     }
 
     /// The connection is gone. If the probe was not answered, the next one speaks version 1 (V2-5.2-b); if the peer spoke
-    /// version 2, it is asked again: it may be another program by then.
+    /// version 2, it is probed again: it may be another program by then.
     pub fn handle_disconnect(&mut self) {
         if self.state == State::Probing {
             self.assumed = Some(ProtocolVersion::One);

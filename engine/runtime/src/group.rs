@@ -167,7 +167,7 @@ pub enum GroupError<E> {
     /// The system has no thread left.
     #[error("reactor {reactor}: no thread to run it: {source}")]
     Thread {
-        /// Whose thread it was to be.
+        /// The reactor of the thread.
         reactor: ReactorId,
         /// The system's answer.
         source: io::Error,
@@ -175,7 +175,7 @@ pub enum GroupError<E> {
     /// A poller was not made.
     #[error("reactor {reactor}: {source}")]
     Make {
-        /// Whose poller it was to be.
+        /// The reactor of the poller.
         reactor: ReactorId,
         /// What `make` returned.
         source: E,
@@ -242,7 +242,7 @@ impl GroupMember {
         self.shared.statistics.get(of.index())
     }
 
-    /// The bell that wakes this reactor. Its loop arms it; a poller only looks at its lanes when it is asked to arm.
+    /// The bell that wakes this reactor. Its loop arms it; a poller only looks at its lanes when `arm` is called.
     pub(crate) fn bell(&self) -> &Bell {
         &self.shared.bells[self.id.index()]
     }

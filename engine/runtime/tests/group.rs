@@ -220,7 +220,7 @@ fn nobody_is_polled_before_all_are_made() {
         let stop = StopFlag::new().unwrap();
         let made = AtomicUsize::new(0);
         let make = |_| {
-            // Gives those who are early time to be wrong.
+            // Gives reactors that are early time to be wrong.
             (0..50).for_each(|_| thread::yield_now());
             made.fetch_add(1, Ordering::SeqCst);
             Ok::<_, ()>(Counting(&made, &stop))

@@ -25,7 +25,7 @@ const COUNT_MAX: u32 = 100_000;
 /// `entry list(unsigned int)<>`: no bound that a client could know.
 static LIST: Procedure = Procedure::plain("LIST");
 
-/// The program: version 1, whose procedure 1 lists as many names as it is asked for.
+/// The program: version 1, whose procedure 1 lists the requested number of names.
 struct Names;
 
 impl Service for Names {

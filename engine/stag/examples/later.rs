@@ -53,7 +53,7 @@ impl Service for Later {
             reply.garbage_arguments();
             return Outcome::Done;
         };
-        // It fails when there are too many: then the client is told at once.
+        // It fails when there are too many: then the client gets an error at once.
         let Ok(deferred) = reply.defer(call) else {
             reply.system_error();
             return Outcome::Done;

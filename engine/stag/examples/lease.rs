@@ -53,7 +53,7 @@ fn config() -> EngineConfig {
     EngineConfig { reverse_credits: RECALLS_MAX, ..EngineConfig::default() }
 }
 
-/// One lease: who has it, and who wants it.
+/// One lease: its holder, and the client that wants it.
 struct Lease {
     holder: ConnectionId,
     waiting: VecDeque<(ConnectionId, Deferred)>,
@@ -114,7 +114,7 @@ impl Service for Leases {
             reply.success(|_| Ok(()));
             return Outcome::Done;
         }
-        // It fails when there are too many: then the client is told at once.
+        // It fails when there are too many: then the client gets an error at once.
         let Ok(deferred) = reply.defer(call) else {
             reply.system_error();
             return Outcome::Done;

@@ -215,7 +215,7 @@ impl Splitter {
         self.len += octets;
     }
 
-    /// The last `octets` that [`Splitter::step`] gave out were not taken: they will come again.
+    /// The last `octets` that [`Splitter::step`] gave out were not taken: it will give them out again.
     ///
     /// # Panics
     ///

@@ -325,7 +325,7 @@ impl Crc {
 /// A message of the connection manager, borrowed from the management datagram it came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionMessage<'a> {
-    /// REQ: a connection is asked for.
+    /// REQ: a request for a connection.
     Request {
         /// Names the connection on the sender's side.
         local_id: u32,

@@ -77,7 +77,7 @@ impl core::fmt::Display for XdrError {
 
 impl core::error::Error for XdrError {}
 
-/// The buffer is too small for what was to be written into it.
+/// The buffer is too small for the value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overflow;
 

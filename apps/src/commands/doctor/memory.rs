@@ -15,7 +15,8 @@ pub(crate) fn lockable(root: &Path) -> Option<u64> {
     is_limited(&Machine::new(root, true)).then(|| Inventory::read(root).memlock?.soft)?
 }
 
-/// Whether the limit is this process's: who has the capability has none, but siw asked for that from Linux 6.8 on only.
+/// Whether the limit applies to this process: with the capability it does not, but siw honours the capability only from
+/// Linux 6.8 on.
 fn is_limited(machine: &Machine) -> bool {
     let has_old_siw = machine.has_loaded("siw") && machine.kernel().is_some_and(|kernel| kernel < (6, 8));
     has_old_siw || !machine.is_capable(CAP_IPC_LOCK)

@@ -15,7 +15,7 @@ pub(super) struct Found<'t> {
 
 /// What a search comes to.
 pub(super) enum Answer<'t> {
-    /// Whole kinds are to be listed.
+    /// Lists whole kinds.
     Kinds(Vec<&'t Table>),
     /// These, in the order of the tables.
     Found(Vec<Found<'t>>),

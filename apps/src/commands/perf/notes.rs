@@ -33,7 +33,7 @@ fn wanted(first: &str, second: &str) -> Option<String> {
     })
 }
 
-/// What to say if the server grants fewer credits than Calls were to be outstanding.
+/// The note for a server that grants fewer credits than Calls were planned outstanding.
 pub(super) fn of_depth(figures: &Figures) -> Option<String> {
     let (depth, credits) = (figures.scenario.depth, figures.credits_granted);
     (credits > 0 && depth > credits as usize).then(|| {

@@ -15,7 +15,7 @@ use crate::epoll::{EventFlags, Token};
 use crate::{DisconnectReason, Event, Peer};
 
 impl Iwarp {
-    /// Starts to connect, or to connect once more. An error is told by the next `poll`.
+    /// Starts to connect, or to connect once more. The next `poll` reports an error.
     pub(super) fn start_dialing(&mut self, index: u32) {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let Some(dial) = &mut pair.dial else { return };

@@ -176,7 +176,7 @@ pub(super) enum Answer {
     Rejected(String),
     /// It cannot be: this is wrong with it.
     Violation(&'static str),
-    /// The peer wants to read more at once than we take (6581-9-d): it is told so.
+    /// The peer wants to read more at once than we take (6581-9-d); the reply says so.
     TooManyReads,
 }
 

@@ -61,8 +61,8 @@ impl Pace {
         self.may_lead && is_due && std::mem::take(&mut self.may_lead)
     }
 
-    /// What came was answered up to here, `left` of `all` its octets are to be looked at. `true`: what is made so far is to
-    /// leave at once, if there is anything.
+    /// Messages were answered up to here; `left` of `all` their octets remain. `true`: the answers made so far should leave
+    /// at once, if there are any.
     #[inline(always)]
     pub(super) fn is_half_way(&self, left: usize, all: usize) -> bool {
         match self.arrived {

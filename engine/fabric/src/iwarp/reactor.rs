@@ -57,7 +57,7 @@ pub(super) struct Ending {
     pub(super) fault: Option<Fault>,
     /// Which request of ours the peer refused, and as what it completes.
     pub(super) refused: Option<(u64, WorkError)>,
-    /// What the peer is told.
+    /// The Terminate that the peer gets.
     pub(super) terminate: Option<Cause>,
 }
 
@@ -300,7 +300,7 @@ impl Iwarp {
             if pair.looks >= COOL_AFTER {
                 (pair.is_hot, pair.looks) = (false, 0);
                 self.hot.swap_remove(at);
-                // It is level-triggered: what came meanwhile is told.
+                // It is level-triggered: events of the meantime are reported.
                 self.watch(index);
             }
         }

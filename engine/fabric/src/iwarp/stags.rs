@@ -127,7 +127,7 @@ impl Stags {
         }
     }
 
-    /// Where `len` octets at `offset` are to be written. Valid for writes of them until the exposure ends.
+    /// The place of `len` octets at `offset`. Valid for writes of them until the exposure ends.
     #[inline]
     pub(super) fn place(&self, stag: u32, offset: u64, len: u32) -> Result<*mut u8, Access> {
         let entry = self.entry(stag)?;

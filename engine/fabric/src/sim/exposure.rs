@@ -38,7 +38,7 @@ struct Slot {
 
 #[derive(Debug)]
 struct Entry {
-    /// The offset of the first octet. Random: a peer has no use for our addresses.
+    /// The offset of the first octet. Random: a peer must not rely on our addresses.
     base: u64,
     exposed: Exposed,
     /// Accesses of the peer that began and have not ended.

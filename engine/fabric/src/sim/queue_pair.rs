@@ -139,7 +139,7 @@ pub(super) struct QueuePair {
     pub(super) slowness: u32,
     /// The set-up timer, while it runs.
     pub(super) timer: Option<(Duration, u64)>,
-    /// Why it ended; set in [`Phase::Dead`], taken when the user is told.
+    /// Why it ended; set in [`Phase::Dead`], taken when the user gets the event.
     pub(super) reason: Option<DisconnectReason>,
 }
 

@@ -432,7 +432,8 @@ fn probe_inline(domain: &ProtectionDomain, queue: &CompletionQueue, wanted: u32)
     }
 }
 
-/// What a queue pair is asked for: `sends` Sends, and `receives` Receives of `pieces` pieces each.
+/// The capacities to request for a queue pair: `sends` Sends, and `receives` Receives of `pieces` pieces
+/// each.
 pub(super) fn capacities(sends: u32, receives: u32, pieces: u32, inline: u32) -> sys::ibv_qp_cap {
     sys::ibv_qp_cap {
         max_send_wr: sends,

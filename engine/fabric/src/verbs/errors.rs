@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    /// What the user is told decides what he does next: a peer that is gone is asked again, one that lies is not.
+    /// The reason decides the user's next step: a peer that is gone is dialled again, one that lies is not.
     #[test]
     fn statuses_say_whose_fault_it_is() {
         use WorkError::{

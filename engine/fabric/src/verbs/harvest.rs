@@ -229,7 +229,7 @@ impl Verbs {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         match error {
             None => pair.sends.note_done(sequence),
-            // What is before the first that failed is done, whether or not it was to be reported.
+            // Everything before the first failure is done, whether or not it had to be reported.
             Some(error) if error != WorkError::Flushed && !pair.has_failed => {
                 pair.sends.note_done(sequence.wrapping_sub(1));
             }

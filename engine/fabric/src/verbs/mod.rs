@@ -163,9 +163,8 @@ pub struct VerbsConfig {
     /// How long the device waits for an acknowledgement before it sends again: 4.096 µs times two to the power of this.
     /// It tries seven times, so a peer that vanished is noticed after some 20 times that. 0 is the kernel's choice.
     pub ack_timeout: u8,
-    /// How long a connected peer may be silent until its device is asked whether it is there, with an RDMA Write of
-    /// nothing. Nothing else tells when a machine lost its power, or its cable for long: RDMA's connections have no life
-    /// of their own. `None`: it is never asked.
+    /// How long a connected peer may be silent until its device is probed, with an RDMA Write of no octets. Nothing else
+    /// shows that a machine lost its power, or its cable for long: an idle RDMA connection sends nothing. `None`: never.
     pub keep_alive: Option<Duration>,
     /// Connection requests that may wait in the kernel.
     pub backlog: u32,
@@ -504,7 +503,7 @@ impl Verbs {
         }
         if let Some(cm) = &pair.cm {
             match pair.phase {
-                // The peer is told in words that it knows: a refusal.
+                // The peer gets an answer that it understands: a refusal.
                 Phase::Prepared => {
                     cm.reject(b"");
                     cm.flush();

@@ -145,7 +145,7 @@ impl Verbs {
         }
     }
 
-    /// Takes a request's queue pair in hand. The client is told when that fails.
+    /// Prepares the queue pair of a request. The client gets a refusal when that fails.
     pub(super) fn prepare_request(
         &mut self,
         request: ConnectRequestId,

@@ -1,4 +1,5 @@
-//! What a provider may do while it is asked: Reads, and Sends behind Writes. It may also do neither, and then nothing happens.
+//! Work that a provider may do during the call that posts it: Reads, and Sends behind Writes. It may also do neither, and then
+//! nothing happens.
 
 use stag_fabric::{Completed, Exposed, Handle, Provider, ReadPart, RemoteSegment};
 

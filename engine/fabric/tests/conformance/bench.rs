@@ -40,7 +40,8 @@ pub(crate) trait Harness {
         false
     }
 
-    /// Whether the side whose request is refused by the peer is told so, and not only that the connection ended.
+    /// Whether the side whose request is refused by the peer learns that, and not only that the connection
+    /// ended.
     fn tells_refusals(&self) -> bool {
         true
     }

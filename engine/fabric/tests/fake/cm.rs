@@ -1,4 +1,4 @@
-//! The connection manager of the world: everything happens at once, and is told by events.
+//! The connection manager of the world: everything happens at once, and is reported by events.
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;

@@ -1,9 +1,9 @@
 //! An RDMA device made of nothing: the functions of libibverbs and librdmacm, as one table, over a small world in
 //! which both ends of every connection live. Each thread has a world of its own.
 //!
-//! It does what the manual pages say, one work request of each queue pair at each poll, and what it is told to
-//! do instead: fail the next call of a function ([`fail`]), complete with a status ([`spoil`]), send an event
-//! ([`cm_event`], [`async_event`]). It counts what is alive, so that a test sees leaks.
+//! It does what the manual pages say, one work request of each queue pair at each poll, unless a test asks for
+//! something else: fail the next call of a function ([`fail`]), complete with a status ([`spoil`]), send an
+//! event ([`cm_event`], [`async_event`]). It counts live objects, so that a test sees leaks.
 
 #![allow(dead_code, reason = "two test programs share it, and each uses its part")]
 

@@ -195,7 +195,7 @@ fn more_reads_than_agreed_on() {
     });
     assert!(msn > 4);
     assert_eq!(server.counters().reads_refused, 1);
-    // What it is told comes behind all that was sent before.
+    // The Terminate comes behind all that was sent before.
     assert_eq!(peer.terminated(&mut server).0, cause(0, 2, 7));
     bystander.check(&mut server);
 }

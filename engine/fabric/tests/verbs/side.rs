@@ -25,7 +25,7 @@ pub(crate) const CAPACITY: QueuePairCapacity = QueuePairCapacity {
 pub(crate) const WIDE: QueuePairCapacity = QueuePairCapacity { send_len_max: 1024, ..CAPACITY };
 pub(crate) const TICK: Duration = Duration::from_micros(50);
 
-/// A kind of device, and what is asked for on it.
+/// A kind of device, and its configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kind {
     pub(crate) has_windows: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Kind {
 pub(crate) const WINDOWS: Kind = Kind { has_windows: true, is_iwarp: false, exposure: None, shares: false };
 pub(crate) const REGIONS: Kind = Kind { has_windows: false, ..WINDOWS };
 pub(crate) const IWARP: Kind = Kind { is_iwarp: true, ..REGIONS };
-/// What is only done when it is asked for.
+/// Used only on request.
 pub(crate) const STANDING: Kind = Kind { exposure: Some(ExposureKind::Standing), ..REGIONS };
 pub(crate) const SHARED: Kind = Kind { shares: true, ..WINDOWS };
 pub(crate) const KINDS: [Kind; 5] = [WINDOWS, REGIONS, IWARP, STANDING, SHARED];

@@ -197,8 +197,7 @@ struct SiteAccount {
     hosts: u32,
 }
 
-/// Whether somebody who has `own` of `all` that there is may have `growth` more: there is room, and as much is still free as
-/// it has afterwards.
+/// Whether an owner of `own` of `all` may have `growth` more: there is room, and as much is still free as it has afterwards.
 pub(crate) const fn has_share(own: u64, all: u64, growth: u64, max: u64) -> bool {
     let free = max.saturating_sub(all);
     growth <= free && own + growth <= free
@@ -438,7 +437,7 @@ impl<W> LockTable<W> {
                 continue;
             }
             let Ok(frees) = self.replace(&request, Some(request.exclusive)) else {
-                // Without room it goes on waiting: its host asks again, and is told.
+                // Without room it goes on waiting: its host asks again, and gets the answer then.
                 place += 1;
                 continue;
             };

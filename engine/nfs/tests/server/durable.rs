@@ -1,5 +1,5 @@
-//! No Reply leaves before what it tells of is on stable storage (RFC 1813 section 4.8): a directory over a disk that does
-//! one operation at a time, when it is told to.
+//! No Reply leaves before the changes it reports are on stable storage (RFC 1813 section 4.8): a directory over a disk
+//! that does one operation at a time, on request.
 
 use std::cell::RefCell;
 use std::fs;

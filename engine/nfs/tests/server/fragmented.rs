@@ -174,7 +174,7 @@ fn a_directory_beside_goes_on() {
         calls += 1;
     }
     assert!(calls > 4, "{calls}");
-    // None at all: come again, and not in the distant future.
+    // None at all: JUKEBOX, and not in the distant future.
     while pool.transit_free() > pool.transit() / 8 {
         hoard.extend(pool.take());
     }

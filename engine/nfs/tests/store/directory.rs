@@ -47,7 +47,7 @@ fn patiently<T>(lab: &mut Lab, mut ask: impl FnMut(&mut Lab) -> Result<T, Status
             answer => return answer,
         }
     }
-    panic!("it was to be tried again for ever")
+    panic!("it is retried for ever")
 }
 
 // Nothing outside can be reached.

@@ -1,5 +1,5 @@
-//! What is on stable storage before a Call is answered (RFC 1813 section 4.8), seen on a disk that does one operation
-//! at a time, when it is told to.
+//! The changes that are on stable storage before a Call is answered (RFC 1813 section 4.8), seen on a disk that does
+//! one operation at a time, on request.
 
 use std::time::Duration;
 
@@ -189,7 +189,7 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
         assert_eq!(store.finish(ready, &mut Vec::new()), Err(Status::Io));
     }
     assert_ne!(store.write_verifier(), before);
-    // An interruption is none for those who wait: it is done once more. But the kernel may have told of lost data by it.
+    // An interruption fails no waiting Call: the sync is repeated. But the kernel may have reported lost data by it.
     let verifier = store.write_verifier();
     store.remove(&ROOT, root, b"a", NOW).unwrap();
     let wanted = ticket(store.commit_changes());
@@ -202,7 +202,7 @@ fn a_sync_that_fails_fails_those_who_wait_for_it() {
     assert_ne!(store.write_verifier(), verifier);
 }
 
-/// The kernel tells of data that it could not write once, and a synchronous WRITE may be who is told, whatever it fails
+/// The kernel reports data that it could not write once, and a synchronous WRITE may get the report, whatever it fails
 /// with. COMMIT would then succeed: the verifier tells clients to write again.
 #[test]
 fn a_stable_write_that_fails_changes_the_verifier() {

@@ -116,7 +116,7 @@ fn cookies_stay_good_while_the_directory_changes() {
     let mut expected: Vec<_> = all[10..].iter().filter(|entry| entry.0 != gone).cloned().collect();
     expected[9].0 = "renamed".to_owned();
     assert_eq!(rest, expected);
-    // A removed name that comes again is a new entry, and cookies beyond the end list nothing.
+    // A removed name that is created again is a new entry, and cookies beyond the end list nothing.
     let (list, _) = lab.list(root, 0, usize::MAX);
     assert!(list.iter().all(|entry| entry.0 != gone));
     lab.file(&gone);

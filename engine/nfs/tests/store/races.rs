@@ -56,7 +56,7 @@ impl Gate {
 
     /// On the other thread: acts if it may, or lets others run.
     fn pass(&self, act: impl FnOnce()) {
-        // Said before it is asked, so that who closes sees it.
+        // Set before the call, so that the closing thread sees it.
         self.is_acting.store(true, Ordering::SeqCst);
         let is_open = self.is_open.load(Ordering::SeqCst);
         if is_open {

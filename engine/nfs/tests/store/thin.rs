@@ -97,7 +97,7 @@ fn what_was_lost_is_told_of_the_first_who_hears_of_it() {
             assert_eq!(done.committed, Stable::Unstable);
         }
         let told = lab.store.write_verifier();
-        // The kernel writes what it can. That this fails is told to this descriptor, and to none of the store's.
+        // The kernel writes what it can. This descriptor gets the failure, and none of the store's.
         let path = lab.scratch.as_ref().unwrap().0.join("f");
         let lost = File::open(path).unwrap().sync_all();
         assert!(lost.is_err(), "{kind}: there was room enough");
@@ -111,8 +111,8 @@ fn what_was_lost_is_told_of_the_first_who_hears_of_it() {
     }
 }
 
-/// The same, if the store closed its descriptor of the file meanwhile: one that is opened later is told nothing of an error
-/// that somebody heard of already.
+/// The same, if the store closed its descriptor of the file meanwhile: one that is opened later gets no report of an error
+/// that another descriptor got already.
 #[test]
 fn what_was_lost_is_told_of_though_the_file_was_not_used_for_long() {
     if !is_root() {

@@ -29,7 +29,7 @@ fn everything_holds_for_a_server_that_is_not_root() {
     let program = folder.0.join("store");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(&program);
-    // These take their time, and nobody's are like root's.
+    // These take their time, and do the same for every user.
     command
         .args(SUITES)
         .args(["--skip", "a_long_search", "--skip", "too_deep"])

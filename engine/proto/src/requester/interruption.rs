@@ -31,7 +31,7 @@ impl Requester {
             let keeps = each(call, outcome);
             let may_be_kept = match state {
                 State::Building | State::Sent | State::Interrupted => true,
-                // A cancelled one is over; any other is asked for again.
+                // A cancelled one is over; any other is sent again.
                 State::Pulling => outcome != EndedCall::Cancelled,
                 State::Free | State::Cancelled | State::Fencing => false,
             };

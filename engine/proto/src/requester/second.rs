@@ -329,7 +329,7 @@ impl Requester2 {
         }
     }
 
-    /// The connection is gone: to be said before the Requester is told.
+    /// The connection is gone: call this before the Requester's own.
     pub fn handle_disconnect(&mut self, requester: &mut Requester) {
         for extra in &mut self.slots {
             let extra = core::mem::take(extra);

@@ -193,7 +193,7 @@ impl Responder2 {
         responder.second_threshold = octets;
     }
 
-    /// The connection is gone: to be said before the Responder is told.
+    /// The connection is gone: call this before the Responder's own.
     pub fn handle_disconnect(&mut self) {
         self.sender.handle_disconnect();
         self.receiver.handle_disconnect();

@@ -23,7 +23,7 @@ fn outcome(steps: impl FnOnce(&mut Requester) -> RequesterCallId) -> Option<Ende
     let _ = requester.handle_receive(&Message::reply(call.xid(), 2).bytes(), None);
     assert_eq!(requester.poll_fence(call), None);
     assert_eq!(requester.handle_fenced(call, 7), None);
-    requester.handle_disconnect(|_, _| panic!("every Call is told once"));
+    requester.handle_disconnect(|_, _| panic!("every Call is reported once"));
     outcomes.pop()
 }
 
@@ -122,7 +122,7 @@ fn a_handler_that_ends_after_the_connection_is_refused() {
     assert_eq!(responder.refuse(id, RefusedCall::Ineligible), None);
     assert!(!responder.discard(id));
     assert_eq!(receive_dropped(&mut responder, &message), DroppedCall::Disconnected);
-    responder.handle_disconnect(|_| panic!("every Call is told once"));
+    responder.handle_disconnect(|_| panic!("every Call is reported once"));
 }
 
 /// A connection that ends with a Call of each kind; returns those that may be kept, and the others.

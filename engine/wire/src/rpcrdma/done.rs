@@ -1,6 +1,6 @@
 //! RDMA_DONE: tells a Responder that its Read chunk was pulled.
 //!
-//! RFC 8166 has no use for it ([`Header::parse`](super::Header::parse) refuses it). Peers that agreed on reliable replies
+//! RFC 8166 does not use it ([`Header::parse`](super::Header::parse) refuses it). Peers that agreed on reliable replies
 //! ([`crate::reliable_reply`]) send one for each Reply whose Payload stream the Responder exposed (RR-4.1.3-a).
 
 use super::header::Fixed;

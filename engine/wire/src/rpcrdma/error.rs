@@ -12,7 +12,7 @@ pub enum Answer {
     ErrChunk,
 }
 
-/// Why a transport header was refused. [`HeaderError::answer`] says what the peer is told.
+/// Why a transport header was refused. [`HeaderError::answer`] is the error that the peer gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HeaderError {

@@ -179,8 +179,8 @@ impl<'a> Header<'a> {
     /// ERR_VERS is laid out alike in all versions (8166-7-a) and carries the version that it refuses, so it
     /// is returned, and [`Header::version`] tells.
     ///
-    /// Behind the header of RDMA_NOMSG and RDMA_ERROR there is no Payload; octets there are returned all
-    /// the same, and are to be ignored (8166-X-5).
+    /// Behind the header of RDMA_NOMSG and RDMA_ERROR there is no Payload; octets there are returned all the
+    /// same, and must be ignored (8166-X-5).
     #[inline]
     pub fn parse_limited(
         message: &'a [u8],

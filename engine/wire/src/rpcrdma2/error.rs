@@ -62,7 +62,7 @@ pub enum Error2 {
     EmptyStart,
 }
 
-/// A refused message: why, and what its sender is told.
+/// A refused message: the reason, and the error that its sender gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused2 {
     /// Why.

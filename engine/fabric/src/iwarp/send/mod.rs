@@ -347,7 +347,7 @@ impl Tx {
         Some((self.first - 1, work))
     }
 
-    /// Forgets all that was to be sent, before what it refers to is given back.
+    /// Forgets all unsent FPDUs, before the memory they refer to is given back.
     pub(super) fn forget_emitted(&mut self) {
         self.built.clear();
         self.fpdus.clear();

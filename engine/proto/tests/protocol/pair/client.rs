@@ -302,7 +302,7 @@ impl Client {
     }
 }
 
-/// Takes the items that are to be reduced out of the stream, and exposes them.
+/// Takes the items to reduce out of the stream, and exposes them.
 fn reduce(
     random: &mut Random,
     link: &mut Link,
