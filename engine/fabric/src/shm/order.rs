@@ -30,7 +30,7 @@ pub(super) trait Word {
     /// Stores after everything before it.
     fn set_release(&self, value: Self::Value);
 
-    /// Stores 0 and returns what was there, and orders everything after it.
+    /// Stores 0 and returns the old value, and orders everything after it.
     fn take(&self) -> Self::Value;
 
     /// Stores 1 after everything before it, and hands on what others published by the same word.

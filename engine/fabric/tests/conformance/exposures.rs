@@ -112,7 +112,7 @@ pub(crate) fn a_fence_against_writes_under_way<H: Harness>(bench: &mut Bench<H>)
     }
 }
 
-/// A Read that is under way while its source is fenced either fetches what was there, or fails.
+/// A Read that is under way while its source is fenced either fetches the octets of before, or fails.
 pub(crate) fn a_fence_against_a_read_under_way<H: Harness>(bench: &mut Bench<H>) {
     for turns in 0..6 {
         let [qa, qb] = bench.connect();
@@ -127,7 +127,7 @@ pub(crate) fn a_fence_against_a_read_under_way<H: Harness>(bench: &mut Bench<H>)
         drop(is_there);
         let read = bench.completion(A, qa, Kind::Read, 1);
         match (read.result, read.completed) {
-            (Ok(()), Completed::Read(buf)) => assert!(buf[..] == bytes[..], "what was there"),
+            (Ok(()), Completed::Read(buf)) => assert!(buf[..] == bytes[..], "the octets of before"),
             // The second and the third where a device just stops answering.
             (
                 Err(WorkError::RemoteAccess | WorkError::Flushed | WorkError::Unreachable),

@@ -256,7 +256,7 @@ fn chunk_len(capacity: usize) -> u64 {
 /// Collects the pieces of a READ.
 struct Reading<'a> {
     pieces: &'a mut Vec<Shared>,
-    /// The first of `pieces` that is ours: what was there before is not joined to.
+    /// The first of `pieces` that is ours: earlier pieces are not joined to.
     first: usize,
     /// How far in the file it is.
     at: u64,

@@ -333,8 +333,8 @@ impl<S: Store> Desk<'_, S> {
         }
     }
 
-    /// In the grace period only what was there before is given; outside of it, it is unknown whether it still
-    /// was.
+    /// In the grace period only locks of before are given; outside of it, it is unknown whether the lock
+    /// still existed.
     fn check_grace(&mut self, reclaim: bool) -> Result<(), Status> {
         let is_grace = self.locking.enter_grace(self.now);
         let is_late = reclaim && !is_grace && self.locking.has_grace();

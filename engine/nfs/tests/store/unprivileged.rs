@@ -24,7 +24,7 @@ fn everything_holds_for_a_server_that_is_not_root() {
     if !is_root() {
         return;
     }
-    // Where we are, nobody may not be able to go.
+    // The user may not be able to go to our folder.
     let folder = Scratch::new();
     let program = folder.0.join("store");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
@@ -36,7 +36,7 @@ fn everything_holds_for_a_server_that_is_not_root() {
         .current_dir(&folder.0)
         .uid(NOBODY)
         .gid(NOBODY);
-    // What nobody has to skip, root does.
+    // Tests that are skipped for that user are run as root.
     command.env_remove(stag_testing::SKIPPED_FILE);
     let output = match stag_testing::start_written_program(|| command.output()) {
         Ok(output) => output,

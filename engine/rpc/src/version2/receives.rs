@@ -62,7 +62,7 @@ impl KeptPart {
 }
 
 impl DividedReceives {
-    /// For Receives of `layout`, of which there may be `count`.
+    /// For at most `count` Receives of `layout`.
     pub(crate) fn new(layout: ReceiveLayout, count: u32) -> DividedReceives {
         let count = if layout.targets() > 0 { count as usize } else { 0 };
         DividedReceives { layout, spares: Vec::with_capacity(count) }
