@@ -88,9 +88,9 @@ fn complaint(error: &Error, name: &str) -> String {
     let value = of(ContextKind::InvalidValue);
     let mut line = match error.kind() {
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("{argument} is not an option here")
+            format!("unknown option {argument}")
         }
-        ErrorKind::UnknownArgument => format!("{argument:?} is one argument too many"),
+        ErrorKind::UnknownArgument => format!("unexpected argument {argument:?}"),
         ErrorKind::InvalidSubcommand => {
             format!("there is no command {:?}", of(ContextKind::InvalidSubcommand))
         }
@@ -103,14 +103,14 @@ fn complaint(error: &Error, name: &str) -> String {
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => match error.source() {
             Some(source) if argument.starts_with('<') => problem(source, &value),
             Some(source) => format!("{argument}: {}", problem(source, &value)),
-            None => format!("{argument}: {value:?} is not possible"),
+            None => format!("{argument}: invalid value {value:?}"),
         },
         ErrorKind::ArgumentConflict => {
             let other = of(ContextKind::PriorArg);
             if other == argument {
                 format!("{argument} is given more than once")
             } else {
-                format!("{argument} does not go with {other}")
+                format!("{argument} cannot be combined with {other}")
             }
         }
         ErrorKind::InvalidUtf8 => "an argument is not UTF-8".to_owned(),

@@ -48,7 +48,7 @@ pub enum RemoteError {
 impl RemoteError {
     /// A Reply that makes no sense.
     fn senseless(procedure: &str) -> RemoteError {
-        RemoteError::Broken(format!("the server's Reply to {procedure} makes no sense"))
+        RemoteError::Broken(format!("the server's Reply to {procedure} is malformed"))
     }
 
     /// The failure of a command, about this file.

@@ -118,9 +118,7 @@ fn unknown(text: &str, near: &[&str]) -> CommandFailure {
         [] => String::new(),
         near => format!("did you mean {}? ", near.join(", ")),
     };
-    CommandFailure::usage(format_args!(
-        "explain: nothing is known as {text:?}; {hint}stag explain --list shows all"
-    ))
+    CommandFailure::usage(format_args!("explain: no entry for {text:?}; {hint}stag explain --list shows all"))
 }
 
 /// An entry for people.

@@ -59,7 +59,7 @@ impl fmt::Display for TcpError {
             },
             TcpError::NotServed => f.write_str("it does not serve this program"),
             TcpError::Refused(status) => write!(f, "it refuses the credential (auth_stat {})", status.0),
-            TcpError::Senseless => f.write_str("its answer makes no sense"),
+            TcpError::Senseless => f.write_str("its answer is malformed"),
         }
     }
 }

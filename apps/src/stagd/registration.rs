@@ -102,7 +102,7 @@ impl fmt::Display for Refusal {
                 write!(f, "no rpcbind at {SOCKET} or port {PORT} ({error}); start one, or serve without it")
             }
             Refusal::Silent(error) => write!(f, "rpcbind does not answer: {error}"),
-            Refusal::Senseless => f.write_str("rpcbind's answer makes no sense"),
+            Refusal::Senseless => f.write_str("rpcbind's answer is malformed"),
         }
     }
 }

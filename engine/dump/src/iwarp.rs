@@ -573,9 +573,9 @@ impl Link {
                 let (stag, offset) = read.sink;
                 let end = read.received + len;
                 if header.stag != stag || header.offset != offset.wrapping_add(read.received) {
-                    Some("it is not for the place that was asked for")
+                    Some("it goes to another place than requested")
                 } else if end > read.len || (header.last && end != read.len) {
-                    Some("it has not the length that was asked for")
+                    Some("its length is not the requested one")
                 } else {
                     None
                 }

@@ -106,7 +106,7 @@ impl Conversation {
             let ItemPlace::Buffers { offset, numbers } = item.place else { continue };
             let Some(groups) = structure else {
                 if self.complete {
-                    let text = "an item in target segments, of which the receiver has told none";
+                    let text = "an item in target segments, although the receiver announced none";
                     violations.add("RTR-5.3-a", text);
                 }
                 return;
@@ -276,7 +276,7 @@ impl Conversation {
         if !call.is_transmission() {
             violations.add("RTR-5.2-b", "a transmission answers a Call that is none");
         } else if more > receives {
-            let text = format_args!("{more} continuations, Receives for {receives} were told");
+            let text = format_args!("{more} continuations, although the peer has Receives for {receives}");
             violations.add("RTR-5.2-b", text);
         }
         let directions = call.wanted.as_ref().map(|wanted| &wanted.directions[..]).unwrap_or_default();

@@ -337,7 +337,7 @@ impl DisconnectReason {
             }
             DisconnectReason::NoListener => "no server listens there".to_owned(),
             DisconnectReason::TimedOut => "no connection in time".to_owned(),
-            DisconnectReason::Unreachable(why) => format!("nothing leads there: {why}"),
+            DisconnectReason::Unreachable(why) => format!("no route to it: {why}"),
             DisconnectReason::DeviceRemoved => "the RDMA device is gone".to_owned(),
             DisconnectReason::Work(error) => format!("the connection failed: {error}"),
             DisconnectReason::PeerViolation(what) => {

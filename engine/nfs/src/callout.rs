@@ -79,7 +79,7 @@ pub enum CallOutError {
     #[error("the client refused the Call")]
     Refused,
     /// The Reply makes no sense.
-    #[error("the client's reply makes no sense")]
+    #[error("the client's reply is malformed")]
     BadReply,
     /// It took too long.
     #[error("the client took too long")]

@@ -296,7 +296,7 @@ pub enum ClientError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// The results are not those of the procedure.
-    #[error("the server's results make no sense: {0}")]
+    #[error("the server's results are malformed: {0}")]
     Results(#[from] stag_wire::xdr::XdrError),
 }
 

@@ -59,8 +59,14 @@ pub(super) fn ports(machine: &Machine) -> Vec<Diagnosis> {
     findings.push(if is_taken(port.into()) || machine.has("run/rpcbind.sock") {
         Diagnosis::ok(format!("{port}: rpcbind is there, for stagd --rpcbind"))
     } else {
-        let found = format!("{port}: no rpcbind; without it stagd --rpcbind does not start, and clients have to be told mountport=");
-        Diagnosis::bad(State::Note, found, "`sudo systemctl start rpcbind` (Debian: `sudo apt install rpcbind`)")
+        let found = format!(
+            "{port}: no rpcbind; without it stagd --rpcbind does not start, and clients need mountport="
+        );
+        Diagnosis::bad(
+            State::Note,
+            found,
+            "`sudo systemctl start rpcbind` (Debian: `sudo apt install rpcbind`)",
+        )
     });
     findings
 }
@@ -90,11 +96,9 @@ pub(super) fn congestion_control(machine: &Machine) -> Vec<Diagnosis> {
             let repair = "--congestion reno of stag, and --congestion-control reno of stagd; or `sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`";
             Diagnosis::bad(State::Note, found, repair)
         }
-        "" => Diagnosis::bad(
-            State::Note,
-            "not told by /proc/sys/net/ipv4",
-            "sysctl net.ipv4.tcp_congestion_control",
-        ),
+        "" => {
+            Diagnosis::bad(State::Note, "not in /proc/sys/net/ipv4", "sysctl net.ipv4.tcp_congestion_control")
+        }
         name => Diagnosis::ok(name),
     }]
 }
@@ -102,11 +106,7 @@ pub(super) fn congestion_control(machine: &Machine) -> Vec<Diagnosis> {
 /// How many connections may wait to be taken.
 pub(super) fn backlog(machine: &Machine) -> Vec<Diagnosis> {
     let Some(limit) = machine.value::<u32>("proc/sys/net/core/somaxconn") else {
-        return vec![Diagnosis::bad(
-            State::Note,
-            "not told by /proc/sys/net/core",
-            "sysctl net.core.somaxconn",
-        )];
+        return vec![Diagnosis::bad(State::Note, "not in /proc/sys/net/core", "sysctl net.core.somaxconn")];
     };
     let found = format!("{limit} connections may wait (net.core.somaxconn); a stagd asks for {BACKLOG}");
     vec![if limit >= BACKLOG {
@@ -129,7 +129,7 @@ pub(super) fn buffers(machine: &Machine) -> Vec<Diagnosis> {
             Diagnosis::bad(State::Note, found, repair)
         }
         None => {
-            let found = format!("{name} is not told by /proc/sys/net/ipv4");
+            let found = format!("{name} is not in /proc/sys/net/ipv4");
             Diagnosis::bad(State::Note, found, format!("sysctl net.ipv4.{name}"))
         }
     });

@@ -11,7 +11,7 @@ pub(super) fn open_files(machine: &Machine) -> Vec<Diagnosis> {
     let limits = machine.read("proc/self/limits").unwrap_or_default();
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
     let Some(limit) = line.and_then(|line| line.split_ascii_whitespace().next().map(str::to_owned)) else {
-        return vec![Diagnosis::bad(State::Note, "not told by /proc/self/limits", "ulimit -n")];
+        return vec![Diagnosis::bad(State::Note, "not in /proc/self/limits", "ulimit -n")];
     };
     let found = format!("{limit} may be open; {OPEN_FILES} do for a stagd with directories");
     // "unlimited" is no number.

@@ -320,7 +320,7 @@ fn limits(
     }
     if figures.scenario.fabric == stag_bench::MeasuredFabric::Verbs && figures.scenario.server.is_some() {
         return out.line(
-            "\nlimits     not measured to another server: what the way to it can do, ib_send_lat, ib_write_bw and ib_read_bw tell",
+            "\nlimits     not measured to another server; ib_send_lat, ib_write_bw and ib_read_bw measure the path to it",
         );
     }
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {

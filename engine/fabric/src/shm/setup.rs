@@ -202,7 +202,7 @@ fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Foreign>)>, Deaf>
         Received::Datagram(bytes, fds) => match Message::decode(&bytes) {
             Ok(message) => Ok(Some((message, fds))),
             Err(Malformed::Version) => Err(Deaf::Nonsense("the peer speaks another version")),
-            Err(Malformed::Content) => Err(Deaf::Nonsense("the message makes no sense")),
+            Err(Malformed::Content) => Err(Deaf::Nonsense("the message is malformed")),
         },
     }
 }

@@ -254,7 +254,7 @@ impl Verbs {
             // Its answer to a Read could not be sent: the access is forbidden, or the reader is gone.
             sys::IBV_EVENT_QP_REQ_ERR if loss_looks_fatal => self.failed(index, WorkError::Flushed),
             sys::IBV_EVENT_QP_REQ_ERR | sys::IBV_EVENT_QP_ACCESS_ERR => {
-                let what = "it asked for what it must not, or sent what cannot be understood";
+                let what = "it requested a forbidden access, or sent a malformed message";
                 self.close(index, DisconnectReason::PeerViolation(what));
             }
             sys::IBV_EVENT_QP_LAST_WQE_REACHED => {
