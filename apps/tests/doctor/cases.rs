@@ -64,7 +64,7 @@ pub(crate) const CASES: &[Case] = &[
         check: "RDMA devices",
         changes: &[("sys/class/infiniband/mlx5_0", None)],
         state: State::Error,
-        found: "none; verbs:// does not work",
+        found: "no RDMA device: verbs:// is unavailable",
         repair: "sudo modprobe siw && sudo rdma link add siw0 type siw netdev eth1",
     },
     Case {
@@ -74,14 +74,14 @@ pub(crate) const CASES: &[Case] = &[
             ("lib/modules/6.12.0/modules.dep", Some("kernel/drivers/infiniband/sw/rxe/rdma_rxe.ko:\n")),
         ],
         state: State::Error,
-        found: "none; verbs:// does not work",
+        found: "no RDMA device: verbs:// is unavailable",
         repair: "sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1",
     },
     Case {
         check: "RDMA devices",
         changes: &[("sys/class/infiniband/mlx5_0", None), ("lib/modules/6.12.0/modules.dep", Some(""))],
         state: State::Error,
-        found: "none; verbs:// does not work",
+        found: "no RDMA device: verbs:// is unavailable",
         repair: "then: `sudo modprobe rdma_rxe && sudo rdma link add rxe0 type rxe netdev eth1`",
     },
     Case {
@@ -327,7 +327,7 @@ pub(crate) const IWARP_CASES: &[Case] = &[
         check: "socket buffers",
         changes: &[("proc/sys/net/ipv4/tcp_rmem", None)],
         state: State::Note,
-        found: "tcp_rmem is not told",
+        found: "tcp_rmem is not in",
         repair: "sysctl net.ipv4.tcp_rmem",
     },
 ];
