@@ -104,9 +104,9 @@ impl Epoll {
         let _ = epoll::delete(&self.fd, fd);
     }
 
-    /// Looks, without waiting, and returns how many are ready; [`Epoll::ready`] tells which.
-    pub(crate) fn look(&mut self) -> usize {
-        // The only failure of a look at our own epoll is EINTR; the next look tells.
+    /// Polls, without waiting, and returns how many are ready; [`Epoll::ready`] tells which.
+    pub(crate) fn poll(&mut self) -> usize {
+        // The only failure with our own epoll is EINTR; the next poll tells.
         epoll::wait(&self.fd, &mut self.events[..], Some(&Timespec::default())).unwrap_or(0)
     }
 
@@ -145,13 +145,13 @@ mod tests {
         let mut epoll = Epoll::new().unwrap();
         let (token, other) = (Token::Listener(7), Token::Incoming { index: 1, generation: 2 });
         epoll.add(far.as_fd(), token, EventFlags::IN | EventFlags::RDHUP).unwrap();
-        assert_eq!(epoll.look(), 0, "nothing was sent");
+        assert_eq!(epoll.poll(), 0, "nothing was sent");
         near.write_all(b"x").unwrap();
-        assert_eq!((epoll.look(), epoll.ready(0)), (1, Ready { token, hung_up: false }));
+        assert_eq!((epoll.poll(), epoll.ready(0)), (1, Ready { token, hung_up: false }));
         epoll.change(far.as_fd(), other, EventFlags::IN | EventFlags::RDHUP).unwrap();
         drop(near);
-        assert_eq!((epoll.look(), epoll.ready(0)), (1, Ready { token: other, hung_up: true }));
+        assert_eq!((epoll.poll(), epoll.ready(0)), (1, Ready { token: other, hung_up: true }));
         epoll.remove(far.as_fd());
-        assert_eq!(epoll.look(), 0, "it is not watched");
+        assert_eq!(epoll.poll(), 0, "it is not watched");
     }
 }

@@ -15,7 +15,7 @@ const HELD_MAX: usize = 64 << 20;
 const CONVERSATION: u8 = 8;
 
 /// Looks at all that an event says, and counts messages.
-fn look(event: &CapturedEvent<'_>, messages: &mut u64) {
+fn check_event(event: &CapturedEvent<'_>, messages: &mut u64) {
     if let EventKind::Message(message) = &event.kind {
         *messages += 1;
         if let (Ok((header, _)), Some(answered)) = (&message.header, &message.answered) {
@@ -38,10 +38,10 @@ fn file(data: &[u8]) {
     let mut analyzer = Analyzer::new(Options { keep_data: data.len().is_multiple_of(2) });
     let mut messages = 0;
     while let Ok(Some(frame)) = capture.next_frame() {
-        analyzer.frame(&frame, &mut |event| look(event, &mut messages));
+        analyzer.frame(&frame, &mut |event| check_event(event, &mut messages));
         assert!(analyzer.held() <= HELD_MAX);
     }
-    let totals = analyzer.finish(&mut |event| look(event, &mut messages));
+    let totals = analyzer.finish(&mut |event| check_event(event, &mut messages));
     check(&totals, messages);
 }
 
@@ -72,7 +72,7 @@ fn segments(data: &[u8]) {
     let mut frame = |octets: &[u8], analyzer: &mut Analyzer| {
         number += 1;
         let frame = CapturedFrame { number, time: Duration::from_micros(number), link: 101, octets };
-        analyzer.frame(&frame, &mut |event| look(event, &mut messages));
+        analyzer.frame(&frame, &mut |event| check_event(event, &mut messages));
         assert!(analyzer.held() <= HELD_MAX);
     };
     let mut rest = data;
@@ -102,7 +102,7 @@ fn segments(data: &[u8]) {
         };
         frame(&packet(side == 0, sequence, next[1 - side], flags, payload), &mut analyzer);
     }
-    let totals = analyzer.finish(&mut |event| look(event, &mut messages));
+    let totals = analyzer.finish(&mut |event| check_event(event, &mut messages));
     check(&totals, messages);
 }
 
@@ -139,7 +139,7 @@ fn conversation(data: &[u8]) {
                 link: 101,
                 octets: &octets,
             };
-            analyzer.frame(&frame, &mut |event| look(event, &mut messages));
+            analyzer.frame(&frame, &mut |event| check_event(event, &mut messages));
             assert!(analyzer.held() <= HELD_MAX);
         }
     };
@@ -182,7 +182,7 @@ fn conversation(data: &[u8]) {
         mpa::emit_fpdu(&ulpdu, is_checked.then_some(mpa::crc32c), &mut fpdu).expect("it fits");
         send(side, &fpdu, &mut analyzer);
     }
-    let totals = analyzer.finish(&mut |event| look(event, &mut messages));
+    let totals = analyzer.finish(&mut |event| check_event(event, &mut messages));
     assert_eq!(totals.crc_bad, 0, "every frame was good");
     check(&totals, messages);
 }

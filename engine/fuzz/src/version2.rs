@@ -111,7 +111,7 @@ fn check_option(octets: &[u8], message: &OptionMessage<'_>, payload: &[u8]) {
             return;
         }
     };
-    look(&operation);
+    check_operation(&operation);
     let _ = message.check_start(payload);
     let mut buf = vec![0xff; octets.len()];
     let written = operation.emit(&mut buf, message.direction, message.xid, message.credits);
@@ -123,7 +123,7 @@ fn check_option(octets: &[u8], message: &OptionMessage<'_>, payload: &[u8]) {
 }
 
 /// Looks at all that an operation says.
-fn look(operation: &OptionalOperation<'_>) {
+fn check_operation(operation: &OptionalOperation<'_>) {
     match operation {
         OptionalOperation::Initial(initial) => {
             for (position, value) in initial.values.iter().enumerate() {

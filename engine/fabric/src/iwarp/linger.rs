@@ -48,8 +48,8 @@ impl Lingerers {
         self.all.push(lingering);
     }
 
-    /// Looks at some of them.
-    pub(super) fn look(&mut self, now: Duration, scratch: &mut [u8]) {
+    /// Polls some of them.
+    pub(super) fn poll(&mut self, now: Duration, scratch: &mut [u8]) {
         for _ in 0..LOOKS.min(self.all.len()) {
             if self.turn >= self.all.len() {
                 self.turn = 0;

@@ -307,7 +307,7 @@ impl Provider for Iwarp {
         }
         self.look_passes += u32::from(completions.len() + self.taken == start);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
-            self.look(completions, end, take);
+            self.poll_sockets(completions, end, take);
         }
         if !self.blocked.is_empty() {
             self.retry_blocked();

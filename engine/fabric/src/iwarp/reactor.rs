@@ -315,9 +315,9 @@ impl Iwarp {
         }
     }
 
-    /// Looks at the sockets that are not read in every pass, and at the timers.
+    /// Polls the sockets that are not read in every pass, and the timers.
     #[cold]
-    pub(super) fn look(
+    pub(super) fn poll_sockets(
         &mut self,
         completions: &mut VecDeque<Completion>,
         end: usize,
@@ -329,7 +329,7 @@ impl Iwarp {
             self.cool();
         }
         let mut found = 0;
-        for at in 0..self.epoll.look() {
+        for at in 0..self.epoll.poll() {
             let token = self.epoll.ready(at).token;
             match token {
                 // It has no descriptor but its sockets.
@@ -374,7 +374,7 @@ impl Iwarp {
             self.nudge();
         }
         self.expire_dialing();
-        self.lingerers.look(self.now, &mut self.staging);
+        self.lingerers.poll(self.now, &mut self.staging);
     }
 
     /// Sends something to peers that may have missed the first segment behind their reply, as siw does.

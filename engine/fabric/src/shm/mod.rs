@@ -414,13 +414,13 @@ impl Shm {
         again
     }
 
-    /// Looks at the sockets, and at the clock.
+    /// Polls the sockets, and looks at the clock.
     #[cold]
-    fn look(&mut self) {
+    fn poll_sockets(&mut self) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
         self.retire_idle();
-        for at in 0..self.epoll.look() {
+        for at in 0..self.epoll.poll() {
             let Ready { token, hung_up } = self.epoll.ready(at);
             match token {
                 Token::Own => {}

@@ -375,7 +375,7 @@ impl Provider for Shm {
             self.look_passes += 1;
         }
         if nanoseconds(now) >= nanoseconds(self.look_at) || self.look_passes >= LOOK_PASSES {
-            self.look();
+            self.poll_sockets();
         }
         count
     }

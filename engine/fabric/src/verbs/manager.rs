@@ -20,13 +20,13 @@ use crate::{ConnectRequestId, DisconnectReason, Event, ListenerId, Peer, WorkErr
 const EVENTS_BURST: usize = 32;
 
 impl Verbs {
-    /// Looks at everything but completions.
+    /// Polls everything but completions.
     #[cold]
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll_events(&mut self) {
         self.look_at = self.now + LOOK_INTERVAL;
         self.look_passes = 0;
         self.counters.looks += 1;
-        if self.epoll.look() > 0 {
+        if self.epoll.poll() > 0 {
             for _ in 0..EVENTS_BURST {
                 let Some(event) = self.channel.next() else { break };
                 self.hear(event);
@@ -42,7 +42,7 @@ impl Verbs {
             self.ask_the_silent();
         }
         if self.now >= self.return_at {
-            self.look_for_device();
+            self.probe_device();
         }
     }
 
@@ -387,7 +387,7 @@ impl Verbs {
     /// Looks whether the device is still there. Opens it again if it is back, with its arenas, and restores the
     /// listeners that were lost.
     #[cold]
-    fn look_for_device(&mut self) {
+    fn probe_device(&mut self) {
         self.return_at = self.now + RETURN_INTERVAL;
         if self.opened.as_ref().is_some_and(|opened| opened.claim.is_gone()) {
             self.lose_device();

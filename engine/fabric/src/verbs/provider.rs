@@ -400,7 +400,7 @@ impl Provider for Verbs {
         while out.has_room() && self.harvest(&mut out, take) {}
         self.look_passes += u32::from(out.count_from(start) == 0);
         if now >= self.look_at || self.look_passes >= LOOK_PASSES {
-            self.look();
+            self.poll_events();
             self.deliver(&mut out);
         }
         out.count_from(start)

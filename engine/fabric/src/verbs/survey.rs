@@ -101,7 +101,7 @@ pub struct Choice {
 /// Looks at this machine's devices; `config` is what they would be opened with.
 #[must_use]
 pub fn survey(config: &VerbsConfig) -> Survey {
-    look(RdmaCore::load(), Path::new(sysfs::ROOT), config)
+    survey_of(RdmaCore::load(), Path::new(sysfs::ROOT), config)
 }
 
 /// As [`survey`], with other functions than those of the machine's libraries, or none, and another sysfs: for tests.
@@ -115,10 +115,10 @@ pub unsafe fn survey_with(
     sysfs: &Path,
     config: &VerbsConfig,
 ) -> Survey {
-    look(core, sysfs, config)
+    survey_of(core, sysfs, config)
 }
 
-fn look(core: Result<&'static RdmaCore, LoadError>, sysfs: &Path, config: &VerbsConfig) -> Survey {
+fn survey_of(core: Result<&'static RdmaCore, LoadError>, sysfs: &Path, config: &VerbsConfig) -> Survey {
     let kernel = Kernel::read(sysfs);
     let mut devices: Vec<SurveyedDevice> = sysfs::devices(sysfs)
         .into_iter()

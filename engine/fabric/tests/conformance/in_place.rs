@@ -55,7 +55,7 @@ fn build<H: Harness>(
 }
 
 /// What one poll of side B found: messages in their order, with their credits if they were shown.
-fn look<H: Harness>(
+fn poll_shown<H: Harness>(
     bench: &mut Bench<H>,
     mut take: impl FnMut(&mut PlainMessage<'_>) -> Taken,
 ) -> Vec<(Option<u32>, Vec<u8>)> {
@@ -123,7 +123,7 @@ pub(crate) fn a_taken_message_needs_no_receive<H: Harness>(bench: &mut Bench<H>)
         bench[A].post_receive(qa, number.into());
         send(bench, A, qa, &plain(number + 1, &message));
         let found = until(bench, |bench| {
-            let found = look(bench, |shown| match (number % 3, shown.space.take()) {
+            let found = poll_shown(bench, |shown| match (number % 3, shown.space.take()) {
                 (0, _) => Taken::Done,
                 (1, Some(space)) => {
                     answered += 1;
@@ -171,7 +171,7 @@ pub(crate) fn a_message_that_is_left_is_not_overtaken<H: Harness>(bench: &mut Be
             send(bench, A, qa, &plain(9, &stream(number, len)));
         }
         until(bench, |bench| {
-            let found = look(bench, |shown| {
+            let found = poll_shown(bench, |shown| {
                 let number = u32::from_be_bytes(shown.stream[..4].try_into().expect("an xid"));
                 if (number + round) % 4 == 3 { Taken::No } else { Taken::Done }
             });
@@ -224,7 +224,7 @@ pub(crate) fn what_is_not_plain_is_not_shown<H: Harness>(bench: &mut Bench<H>) {
         bench[B].post_receive(qb, id);
         send(bench, A, qa, &message);
         let found = until(bench, |bench| {
-            let found = look(bench, |shown| panic!("{:x?} is shown", shown.stream));
+            let found = poll_shown(bench, |shown| panic!("{:x?} is shown", shown.stream));
             (!found.is_empty()).then_some(found)
         });
         assert_eq!(found, [(None, message)]);

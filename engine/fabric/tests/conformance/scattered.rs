@@ -221,7 +221,7 @@ fn gather<H: Harness>(bench: &mut Bench<H>, queue_pair: QueuePairId, message: &[
 }
 
 /// What one poll of side B found: messages in one piece, and whether each was shown. Odd ones that are shown are taken.
-fn look<H: Harness>(bench: &mut Bench<H>, queue_pair: QueuePairId) -> Vec<(bool, Vec<u8>)> {
+fn poll_shown<H: Harness>(bench: &mut Bench<H>, queue_pair: QueuePairId) -> Vec<(bool, Vec<u8>)> {
     let now = bench.harness.now();
     let mut completions = VecDeque::with_capacity(32);
     let mut found = Vec::new();
@@ -273,7 +273,7 @@ pub(crate) fn a_gathered_message_is_one_message<H: Harness>(bench: &mut Bench<H>
         let mut found = Vec::new();
         for _ in 0..100_000 {
             [A, B].into_iter().for_each(|side| bench[side].provider().ring_doorbells());
-            found = look(bench, qb);
+            found = poll_shown(bench, qb);
             if !found.is_empty() {
                 break;
             }

@@ -21,7 +21,7 @@ fn plain(xid: u32, credits: u32, len: usize) -> Vec<u8> {
 }
 
 /// One poll, which shows messages; how many were taken.
-fn look(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -> usize {
+fn poll_shown(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -> usize {
     let mut completions = VecDeque::with_capacity(64);
     let count = server.iwarp.poll_in_place(server.now, &mut completions, 64, &mut |shown: ShownMessage<
         '_,
@@ -40,7 +40,7 @@ fn look(server: &mut Server, take: &mut impl FnMut(PlainMessage<'_>) -> Taken) -
 fn answer(server: &mut Server, count: usize) {
     let mut left = count;
     for _ in 0..1_000_000 {
-        left -= look(server, &mut |message| {
+        left -= poll_shown(server, &mut |message| {
             let Some(space) = message.space else { return Taken::No };
             assert_eq!(space.len(), PLAIN_LEN_MAX);
             space.fill(0x5a);
@@ -57,7 +57,7 @@ fn answer(server: &mut Server, count: usize) {
 /// Polls often enough for the queue pair to count as one that waits.
 fn wait(server: &mut Server) {
     for _ in 0..100 {
-        look(server, &mut |message| panic!("{message:?}"));
+        poll_shown(server, &mut |message| panic!("{message:?}"));
     }
 }
 
@@ -134,7 +134,7 @@ fn nothing_wrong_is_shown() {
         let (mut peer, pair) = Peer::connect(&mut server);
         peer.say(&octets);
         server.until(what, |server| {
-            look(server, &mut |message| panic!("{what}: {message:?} is shown"));
+            poll_shown(server, &mut |message| panic!("{what}: {message:?} is shown"));
             server.ended.iter().any(|(ended, _)| *ended == pair).then_some(())
         });
         assert_eq!(server.counters().terminates_sent, 1, "{what}");
@@ -154,7 +154,7 @@ fn what_is_not_whole_comes_as_a_completion() {
     peer.say(&[&first[..], &second[..], &untagged(Opcode::Send, 0, 2, 0, true, &messages[1])].concat());
     let mut received = 0;
     server.until("both are received", |server| {
-        look(server, &mut |message| panic!("{message:?} is shown"));
+        poll_shown(server, &mut |message| panic!("{message:?} is shown"));
         received = server.completions.len();
         (received == 2).then_some(())
     });
@@ -165,7 +165,7 @@ fn what_is_not_whole_comes_as_a_completion() {
         wait(&mut server);
     }
     server.until("it is received", |server| {
-        look(server, &mut |message| panic!("{message:?} is shown"));
+        poll_shown(server, &mut |message| panic!("{message:?} is shown"));
         (server.completions.len() == 3).then_some(())
     });
     for message in messages {
@@ -187,7 +187,7 @@ fn without_a_receive_nothing_is_shown() {
     let message = peer.send(&plain(99, 1, 50));
     peer.say(&message);
     server.until("the end", |server| {
-        look(server, &mut |message| panic!("{message:?} is shown"));
+        poll_shown(server, &mut |message| panic!("{message:?} is shown"));
         server.ended.first().map(drop)
     });
     assert_eq!(server.counters().bad_messages, 1);
@@ -227,7 +227,7 @@ fn answers_to_a_peer_that_does_not_receive() {
                 let message = peer.send(&plain(said, 1, PLAIN_LEN_MAX));
                 peer.say(&message);
             }
-            look(server, &mut |message| {
+            poll_shown(server, &mut |message| {
                 let Some(space) = message.space.filter(|_| left.is_empty()) else { return Taken::No };
                 space[..message.stream.len()].copy_from_slice(message.stream);
                 answered += 1;

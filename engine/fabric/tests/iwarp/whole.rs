@@ -28,7 +28,7 @@ fn with_write_chunk(number: u32, len: usize) -> Vec<u8> {
 }
 
 /// One poll, which shows whole messages.
-fn look(server: &mut Server, take: &mut impl FnMut(WholeMessage<'_>) -> Taken) {
+fn poll_shown(server: &mut Server, take: &mut impl FnMut(WholeMessage<'_>) -> Taken) {
     let mut completions = VecDeque::with_capacity(64);
     server.iwarp.poll_in_place(
         server.now,
@@ -59,7 +59,7 @@ fn data(server: &Server, len: usize) -> Shared {
 fn answer(server: &mut Server, len: usize, write: Option<&Shared>, invalidate: Option<Handle>) {
     let mut is_answered = false;
     server.until("a message is shown", |server| {
-        look(server, &mut |message| {
+        poll_shown(server, &mut |message| {
             let Some(space) = message.space else { panic!("there is room") };
             assert_eq!(space.len(), WHOLE_LEN_MAX);
             space.fill(0x5a);
@@ -149,7 +149,7 @@ fn many_answers_hold_a_bounded_part_of_the_memory() {
     peer.say(&stream);
     let mut answered = 0;
     server.until("all are answered", |server| {
-        look(server, &mut |message| {
+        poll_shown(server, &mut |message| {
             let Some(space) = message.space else { panic!("what is full leaves at once") };
             (0..60).for_each(|at| space[at] = at as u8);
             assert!(message.memory.write(&write, TARGET));
@@ -177,7 +177,7 @@ fn what_cannot_go_with_an_answer_is_refused() {
     peer.say(&fpdu);
     let mut target = server.messages.take_len(1).expect("the pool is large enough");
     server.until("a message is received", |server| {
-        look(server, &mut |message| {
+        poll_shown(server, &mut |message| {
             let parts = [ReadPart { at: 0, len: 1, source: TARGET }];
             assert!(!message.memory.read(&mut target, &parts), "it is not here");
             assert!(!message.memory.write(&long, TARGET), "it is too long");
@@ -193,7 +193,7 @@ fn what_cannot_go_with_an_answer_is_refused() {
         let fpdu = peer.send(&other);
         peer.say(&fpdu);
         server.until("it is received", |server| {
-            look(server, &mut |message| panic!("{message:?} is shown"));
+            poll_shown(server, &mut |message| panic!("{message:?} is shown"));
             (!server.completions.is_empty()).then_some(())
         });
         assert_eq!(server.message(pair), other);
@@ -218,7 +218,7 @@ fn a_message_that_ends_an_exposure_brings_its_memory() {
         peer.say(&fpdu);
         let mut is_done = false;
         server.until("it arrives", |server| {
-            look(server, &mut |shown| {
+            poll_shown(server, &mut |shown| {
                 assert_eq!(shown.octets, message);
                 assert_eq!(shown.invalidated, (!is_fenced).then_some(handle));
                 assert_eq!(shown.exposed.is_some(), !is_fenced);

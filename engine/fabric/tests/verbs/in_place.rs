@@ -17,7 +17,7 @@ const MANY: QueuePairCapacity = QueuePairCapacity { receives: 16, sends: 32, ..W
 const HEADER_LEN: usize = 28;
 
 /// Polls a side; returns the lengths of the messages that were shown, all of which are taken, and the completions.
-fn look(side: &mut Side) -> (Vec<usize>, Vec<Completion>) {
+fn poll_shown(side: &mut Side) -> (Vec<usize>, Vec<Completion>) {
     side.now += TICK;
     let (mut shown, mut completions) = (Vec::new(), VecDeque::with_capacity(32));
     side.verbs.poll_in_place(side.now, &mut completions, 32, &mut |message: ShownMessage<'_>| {
@@ -38,7 +38,7 @@ fn messages_need_no_buffer_at_either_end() {
         kind.begin();
         let (mut a, mut b) = connected(&kind.config(), MANY);
         // What was done at first is done with.
-        (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+        (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
         let outstanding = (a.pool.outstanding(), b.pool.outstanding());
         let (mut sent, mut arrived, mut refused) = (0, 0, 0);
         while arrived < 500 {
@@ -49,10 +49,10 @@ fn messages_need_no_buffer_at_either_end() {
             }
             refused += usize::from(sent - arrived < 16 && sent < 500);
             a.verbs.ring_doorbells();
-            let (shown, completions) = look(&mut b);
+            let (shown, completions) = poll_shown(&mut b);
             assert!(completions.is_empty(), "{kind:?}: {completions:?}");
             arrived += shown.len();
-            let (shown, completions) = look(&mut a);
+            let (shown, completions) = poll_shown(&mut a);
             assert!(shown.is_empty() && completions.is_empty(), "{kind:?}: {completions:?}");
         }
         assert!(refused < 500, "{kind:?}: there is space as soon as Sends are done");
@@ -68,7 +68,7 @@ fn messages_need_no_buffer_at_either_end() {
 fn what_is_under_way_is_not_built_over() {
     WINDOWS.begin();
     let (mut a, mut b) = connected(&WINDOWS.config(), WIDE);
-    (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+    (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
     let inline = fake::with(|world| world.seen.inline);
     let mut built = Vec::new();
     while a.build(9, 30 + 370 * (built.len() % 2)) {
@@ -83,8 +83,8 @@ fn what_is_under_way_is_not_built_over() {
         if turn < 200 && a.build(9, 300) {
             built.push(300);
         }
-        look(&mut a);
-        arrived.extend(look(&mut b).0);
+        poll_shown(&mut a);
+        arrived.extend(poll_shown(&mut b).0);
     }
     assert!(built.len() > 20, "{} were built", built.len());
     assert_eq!(arrived, built);
@@ -97,7 +97,7 @@ fn a_built_message_that_fails_ends_the_connection() {
         for status in (1..=24).filter(|status| *status != sys::IBV_WC_WR_FLUSH_ERR) {
             kind.begin();
             let (mut a, mut b) = connected(&kind.config(), MANY);
-            (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+            (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
             assert!(a.build(9, 30) && a.build(9, 400));
             fake::spoil(false, status);
             for _ in 0..30_000 {
@@ -149,7 +149,7 @@ fn a_receive_is_posted_again_at_once() {
     for kind in [WINDOWS, REGIONS] {
         kind.begin();
         let (mut a, mut b) = connected(&kind.config(), MANY);
-        (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+        (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
         for _ in 0..40 {
             let (posted, doorbells) = (fake::calls("ibv_post_recv"), b.verbs.counters().doorbells);
             assert!(a.build(9, 30));
@@ -159,7 +159,7 @@ fn a_receive_is_posted_again_at_once() {
             b.verbs.ring_doorbells();
             assert_eq!(fake::calls("ibv_post_recv") - posted, 1, "{kind:?}");
             assert_eq!(b.verbs.counters().doorbells, doorbells, "{kind:?}: nothing was left to post");
-            look(&mut a);
+            poll_shown(&mut a);
         }
     }
 }
@@ -170,7 +170,7 @@ fn a_receive_that_is_refused_again_ends_the_connection() {
     for kind in [WINDOWS, REGIONS] {
         kind.begin();
         let (mut a, mut b) = connected(&kind.config(), MANY);
-        (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+        (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
         b.completions.clear();
         assert!(a.build(9, 30));
         a.verbs.ring_doorbells();
@@ -199,7 +199,7 @@ fn a_receive_that_is_refused_again_ends_the_connection() {
 fn what_waits_does_not_keep_the_space_of_what_is_done() {
     WINDOWS.begin();
     let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
-    (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+    (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
     for _ in 0..20 {
         let mut built = (0..20).filter(|_| a.build(9, 30)).count();
         a.verbs.ring_doorbells();
@@ -207,7 +207,7 @@ fn what_waits_does_not_keep_the_space_of_what_is_done() {
         built += 1;
         let mut arrived = 0;
         for _ in 0..40 {
-            arrived += look(&mut b).0.len();
+            arrived += poll_shown(&mut b).0.len();
             a.now += TICK;
             a.verbs.poll(a.now, &mut VecDeque::with_capacity(32), 32);
         }
@@ -217,8 +217,8 @@ fn what_waits_does_not_keep_the_space_of_what_is_done() {
         built += more;
         for _ in 0..80 {
             a.verbs.ring_doorbells();
-            arrived += look(&mut b).0.len();
-            look(&mut a);
+            arrived += poll_shown(&mut b).0.len();
+            poll_shown(&mut a);
         }
         assert_eq!(arrived, built);
     }
@@ -249,7 +249,7 @@ fn without_memory_there_is_no_space() {
 fn what_invalidates_is_not_shown() {
     WINDOWS.begin();
     let (mut a, mut b) = connected(&WINDOWS.config(), MANY);
-    (0..20).for_each(|_| drop((look(&mut a), look(&mut b))));
+    (0..20).for_each(|_| drop((poll_shown(&mut a), poll_shown(&mut b))));
     let (pair_a, pair_b) = (a.pair.expect("connected"), b.pair.expect("connected"));
     let memory = Exposed::Write(b.buf(&[7; 64]));
     let segment = b.verbs.expose(pair_b, memory).expect("within capacity");
@@ -258,10 +258,10 @@ fn what_invalidates_is_not_shown() {
     (message[7], message[11]) = (1, 9);
     let buf = a.buf(&message);
     let request = SendRequest { id: 1, buf, invalidate: Some(segment.handle), signaled: false };
-    (0..5).for_each(|_| drop(look(&mut b)));
+    (0..5).for_each(|_| drop(poll_shown(&mut b)));
     a.verbs.post_send(pair_a, request).expect("within capacity");
     a.verbs.ring_doorbells();
-    let found: Vec<Completion> = (0..10).flat_map(|_| look(&mut b).1).collect();
+    let found: Vec<Completion> = (0..10).flat_map(|_| poll_shown(&mut b).1).collect();
     let [Completion { completed: Completed::Receive { invalidated, exposed, .. }, .. }] = &found[..] else {
         panic!("{found:?}")
     };
