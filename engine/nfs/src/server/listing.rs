@@ -9,7 +9,7 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::{Overflow, Writer};
 
-use super::{Asker, ExportTable, Opened, decode};
+use super::{CallContext, ExportTable, Opened, decode};
 use crate::store::{ListStart, Listed, Store};
 
 /// The most octets of one list.
@@ -17,7 +17,7 @@ const LIST_LEN_MAX: u32 = 1 << 20;
 
 pub(super) fn readdir<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
@@ -36,7 +36,7 @@ pub(super) fn readdir<S: Store>(
 
 pub(super) fn readdirplus<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
@@ -65,7 +65,7 @@ struct Request<'a> {
 
 fn list<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
     now: Time,

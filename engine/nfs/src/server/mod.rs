@@ -193,13 +193,13 @@ impl<S: Store> ExportTable<S> {
     }
 
     /// The object of a handle, if `asker` may know it.
-    fn open(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+    fn open(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
         let opened = self.find(asker, handle);
         self.refused.set(opened.is_err());
         opened
     }
 
-    fn find(&self, asker: &Asker<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+    fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
         let (fsid, object) = self.handles.open(handle.0)?;
         let Some(share) = self.shares.iter().position(|(_, store)| store.fsid() == fsid) else {
             // The second handle of a Call whose first one is of a file here.
@@ -252,7 +252,7 @@ impl<S: Store> ExportTable<S> {
     /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
     fn look<T>(
         &mut self,
-        asker: &Asker<'_>,
+        asker: &CallContext<'_>,
         handle: Handle<'_>,
         work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
     ) -> (Result<T, Status>, PostOpAttributes) {
@@ -269,7 +269,7 @@ impl<S: Store> ExportTable<S> {
     /// names or attributes answers by [`ExportTable::answer`].
     fn change<T>(
         &mut self,
-        asker: &Asker<'_>,
+        asker: &CallContext<'_>,
         handle: Handle<'_>,
         work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
     ) -> (Result<T, Status>, WccData) {
@@ -296,19 +296,19 @@ struct Opened {
 }
 
 /// Who makes a Call.
-struct Asker<'a> {
+struct CallContext<'a> {
     peer: Option<&'a Peer>,
     caller: Option<UserIdentity>,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> CallContext<'a> {
     #[inline]
-    fn of(call: &Call<'a>) -> Asker<'a> {
+    fn of(call: &Call<'a>) -> CallContext<'a> {
         let caller = match &call.caller {
             stag_rpc::Caller::None => None,
             stag_rpc::Caller::Sys(user) => Some(UserIdentity::of(user)),
         };
-        Asker { peer: call.peer(), caller }
+        CallContext { peer: call.peer(), caller }
     }
 
     #[inline]

@@ -9,7 +9,7 @@ use stag_wire::mount3::{
 use stag_wire::nfs3::{FileType, Handle, Name, Status as NfsStatus};
 use stag_wire::rpc::flavor;
 
-use super::{Asker, ExportTable, SharedExports, decode};
+use super::{CallContext, ExportTable, SharedExports, decode};
 use crate::binding;
 use crate::caller::UserIdentity;
 use crate::handle::HANDLE_LEN;
@@ -61,7 +61,7 @@ impl<S: Store> Service for Mount<S> {
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let exports = self.exports.borrow();
-        let asker = Asker::of(call);
+        let asker = CallContext::of(call);
         match Procedure::from_number(call.procedure) {
             Some(Procedure::Mnt) => mnt(&exports, &asker, call, reply),
             Some(Procedure::Umnt) => {
@@ -79,7 +79,7 @@ impl<S: Store> Service for Mount<S> {
     }
 }
 
-fn mnt<S: Store>(exports: &ExportTable<S>, asker: &Asker<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
+fn mnt<S: Store>(exports: &ExportTable<S>, asker: &CallContext<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
     let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return };
     let found = find(exports, asker, arguments.path.0);
     let results: MntReply<'_> = match &found {
@@ -95,7 +95,7 @@ fn mnt<S: Store>(exports: &ExportTable<S>, asker: &Asker<'_>, call: &Call<'_>, r
 /// The handle of a directory at or below an export.
 fn find<S: Store>(
     exports: &ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     path: &[u8],
 ) -> Result<[u8; HANDLE_LEN], Status> {
     if path.len() > PATH_LEN_MAX as usize {

@@ -19,7 +19,7 @@ use stag_wire::xdr::Encode;
 use super::listing::{readdir, readdirplus};
 use super::transfer::{commit, locate_data, read, readlink, symlink, write};
 use super::waiting::{Changed, Pending, Which};
-use super::{Asker, ExportTable, Opened, SharedExports, TimeOfDay, decode};
+use super::{CallContext, ExportTable, Opened, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
 use crate::store::{ObjectId, Special, Store};
@@ -102,7 +102,7 @@ impl<S: Store> Service for Nfs<S> {
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let now = self.time.at(call.now());
-        let asker = Asker::of(call);
+        let asker = CallContext::of(call);
         let mut exports = self.exports.borrow_mut();
         // The engine calls only what `procedure` knows.
         let Some(procedure) = Procedure::from_number(call.procedure) else {
@@ -157,7 +157,7 @@ impl<S: Store> Service for Nfs<S> {
 fn dispatch<S: Store>(
     procedure: Procedure,
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
@@ -269,7 +269,7 @@ impl Answer for Made {
 /// Makes an object in a directory by what `work` does.
 pub(super) fn make<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     directory: Handle<'_>,
     work: impl FnOnce(&mut S, &Opened) -> Result<ObjectId, Status>,
 ) -> Made {
@@ -285,7 +285,7 @@ pub(super) fn make<S: Store>(
 
 fn getattr<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &GetattrArguments<'_>,
     _: Time,
 ) -> GetattrReply {
@@ -299,7 +299,7 @@ fn getattr<S: Store>(
 
 fn setattr<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &SetattrArguments<'_>,
     now: Time,
 ) -> SetattrReply {
@@ -312,7 +312,7 @@ fn setattr<S: Store>(
 
 fn lookup<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &LookupArguments<'_>,
     _: Time,
 ) -> Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
@@ -329,7 +329,7 @@ fn lookup<S: Store>(
 
 fn access<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &AccessArguments<'_>,
     _: Time,
 ) -> AccessReply {
@@ -348,7 +348,7 @@ fn access<S: Store>(
 
 fn create<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &CreateArguments<'_>,
     now: Time,
 ) -> Made {
@@ -359,7 +359,7 @@ fn create<S: Store>(
 
 fn mkdir<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &MkdirArguments<'_>,
     now: Time,
 ) -> Made {
@@ -371,7 +371,7 @@ fn mkdir<S: Store>(
 
 fn mknod<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &MknodArguments<'_>,
     now: Time,
 ) -> Made {
@@ -390,7 +390,7 @@ fn mknod<S: Store>(
 
 fn remove<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &RemoveArguments<'_>,
     now: Time,
 ) -> RemoveReply {
@@ -403,7 +403,7 @@ fn remove<S: Store>(
 
 fn rmdir<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &RmdirArguments<'_>,
     now: Time,
 ) -> RemoveReply {
@@ -417,7 +417,7 @@ fn rmdir<S: Store>(
 /// Opens the second object of a procedure that takes two: both must be of one export.
 fn open_beside<S: Store>(
     exports: &ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     first: &Opened,
     handle: Handle<'_>,
 ) -> Result<Opened, Status> {
@@ -427,7 +427,7 @@ fn open_beside<S: Store>(
 
 fn rename<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &RenameArguments<'_>,
     now: Time,
 ) -> RenameReply {
@@ -447,7 +447,7 @@ fn rename<S: Store>(
 
 fn link<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &LinkArguments<'_>,
     now: Time,
 ) -> LinkReply {
@@ -463,7 +463,7 @@ fn link<S: Store>(
 
 fn fsstat<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &FsstatArguments<'_>,
     _: Time,
 ) -> FsstatReply {
@@ -488,7 +488,7 @@ fn fsstat<S: Store>(
 
 fn fsinfo<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &FsinfoArguments<'_>,
     _: Time,
 ) -> FsinfoReply {
@@ -519,7 +519,7 @@ fn fsinfo<S: Store>(
 
 fn pathconf<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &PathconfArguments<'_>,
     _: Time,
 ) -> PathconfReply {

@@ -10,7 +10,7 @@ use stag_wire::nfsacl::{
 };
 
 use super::waiting::{Changed, Which};
-use super::{Asker, ExportTable, SharedExports, TimeOfDay, decode};
+use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
 use crate::acl::{Acl, SetLists};
 use crate::binding;
 use crate::store::Store;
@@ -58,7 +58,7 @@ impl<S: Store> Service for Nfsacl<S> {
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let now = self.time.at(call.now());
-        let asker = Asker::of(call);
+        let asker = CallContext::of(call);
         let exports = &mut *self.exports.borrow_mut();
         match Procedure::from_number(call.procedure) {
             Some(Procedure::Getacl) => {
@@ -106,7 +106,7 @@ struct Shown {
 
 fn getacl<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &GetaclArguments<'_>,
     reply: &mut Reply<'_>,
 ) {
@@ -150,7 +150,7 @@ fn getacl<S: Store>(
 
 fn setacl<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     arguments: &SetaclArguments<'_>,
     now: Time,
 ) -> SetaclReply {

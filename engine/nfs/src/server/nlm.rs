@@ -14,7 +14,7 @@ use stag_wire::nlm4::{
 use stag_wire::xdr::Encode;
 
 use super::locking::{Client, Ends, Locking, range};
-use super::{Asker, ExportTable, SharedExports, SharedLocking, decode};
+use super::{CallContext, ExportTable, SharedExports, SharedLocking, decode};
 use crate::callout::arguments as encoded;
 use crate::lock::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
 use crate::store::Store;
@@ -98,7 +98,7 @@ impl<S: Store> Service for Nlm<S> {
         let mut desk = Desk {
             exports: &exports,
             locking: &mut self.locking.borrow_mut(),
-            asker: Asker::of(call),
+            asker: CallContext::of(call),
             ends: (call.peer(), call.local()),
             now: call.now(),
         };
@@ -153,7 +153,7 @@ fn file_of<'a>(procedure: Procedure, call: &Call<'a>) -> Option<Object<'a>> {
 struct Desk<'a, S> {
     exports: &'a ExportTable<S>,
     locking: &'a mut Locking,
-    asker: Asker<'a>,
+    asker: CallContext<'a>,
     ends: Ends<'a>,
     now: Duration,
 }

@@ -11,7 +11,7 @@ use stag_wire::nfs3::{
 use stag_wire::xdr::{Item, Reader, XdrError};
 
 use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
-use super::{Asker, ExportTable, Opened, decode};
+use super::{CallContext, ExportTable, Opened, decode};
 use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
 
 /// The status in front of successful results.
@@ -21,7 +21,7 @@ const NFS3_OK: u32 = 0;
 /// later.
 pub(super) fn read<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
@@ -114,7 +114,7 @@ fn answer_read(
 /// later.
 pub(super) fn write<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
@@ -186,7 +186,7 @@ fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), Statu
 /// Answers COMMIT. What it returns is answered later.
 pub(super) fn commit<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
 ) -> Option<(Ticket, Transfer)> {
@@ -306,7 +306,7 @@ fn take_pieces(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Optio
 /// ask for it inline, or in the Reply chunk.
 pub(super) fn readlink<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
@@ -352,7 +352,7 @@ pub(super) fn readlink<S: Store>(
 /// Runs SYMLINK. `None`: it could not be decoded, and is answered.
 pub(super) fn symlink<S: Store>(
     exports: &mut ExportTable<S>,
-    asker: &Asker<'_>,
+    asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
