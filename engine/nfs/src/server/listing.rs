@@ -9,7 +9,7 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::{Overflow, Writer};
 
-use super::{CallContext, ExportTable, Opened, decode};
+use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use crate::store::{ListStart, Listed, Store};
 
 /// The most octets of one list.
@@ -93,7 +93,7 @@ fn list<S: Store>(
 fn encode<S: Store>(
     writer: &mut Writer<'_>,
     exports: &ExportTable<S>,
-    opened: &Opened,
+    opened: &ResolvedHandle,
     request: &Request<'_>,
     now: Time,
 ) -> Result<bool, Overflow> {
@@ -128,7 +128,7 @@ fn encode<S: Store>(
 fn push<S: Store>(
     list: &mut Listing<'_, '_>,
     exports: &ExportTable<S>,
-    opened: &Opened,
+    opened: &ResolvedHandle,
     entry: &Listed<'_>,
     plus: bool,
 ) -> bool {

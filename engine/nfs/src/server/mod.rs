@@ -193,13 +193,13 @@ impl<S: Store> ExportTable<S> {
     }
 
     /// The object of a handle, if `asker` may know it.
-    fn open(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+    fn open(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, Status> {
         let opened = self.find(asker, handle);
         self.refused.set(opened.is_err());
         opened
     }
 
-    fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<Opened, Status> {
+    fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, Status> {
         let (fsid, object) = self.handles.open(handle.0)?;
         let Some(share) = self.shares.iter().position(|(_, store)| store.fsid() == fsid) else {
             // The second handle of a Call whose first one is of a file here.
@@ -210,7 +210,7 @@ impl<S: Store> ExportTable<S> {
         if !asker.is_allowed(export) {
             return Err(Status::Acces);
         }
-        Ok(Opened { share, object, caller: export.caller(asker.caller.as_ref()) })
+        Ok(ResolvedHandle { share, object, caller: export.caller(asker.caller.as_ref()) })
     }
 
     /// Tells the engine if the Call in hand was refused: who gets nothing else makes room for others.
@@ -221,31 +221,31 @@ impl<S: Store> ExportTable<S> {
         }
     }
 
-    fn store(&self, opened: &Opened) -> &S {
+    fn store(&self, opened: &ResolvedHandle) -> &S {
         &self.shares[opened.share].1
     }
 
-    fn store_mut(&mut self, opened: &Opened) -> &mut S {
+    fn store_mut(&mut self, opened: &ResolvedHandle) -> &mut S {
         &mut self.shares[opened.share].1
     }
 
-    fn is_read_only(&self, opened: &Opened) -> bool {
+    fn is_read_only(&self, opened: &ResolvedHandle) -> bool {
         self.shares[opened.share].0.read_only
     }
 
-    fn seal(&self, opened: &Opened, object: ObjectId) -> [u8; HANDLE_LEN] {
+    fn seal(&self, opened: &ResolvedHandle, object: ObjectId) -> [u8; HANDLE_LEN] {
         self.handles.seal(self.store(opened).fsid(), object)
     }
 
-    fn attributes(&self, opened: &Opened) -> PostOpAttributes {
+    fn attributes(&self, opened: &ResolvedHandle) -> PostOpAttributes {
         self.store(opened).attributes(opened.object).ok()
     }
 
-    fn before(&self, opened: &Opened) -> Option<WccAttributes> {
+    fn before(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
         self.store(opened).before(opened.object).map(|attributes| attributes.wcc())
     }
 
-    fn before_transfer(&self, opened: &Opened) -> Option<WccAttributes> {
+    fn before_transfer(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
         self.store(opened).before_transfer(opened.object).map(|attributes| attributes.wcc())
     }
 
@@ -254,7 +254,7 @@ impl<S: Store> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, Status>,
     ) -> (Result<T, Status>, PostOpAttributes) {
         match self.open(asker, handle) {
             Ok(opened) => {
@@ -271,7 +271,7 @@ impl<S: Store> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &Opened) -> Result<T, Status>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, Status>,
     ) -> (Result<T, Status>, WccData) {
         match self.open(asker, handle) {
             Ok(opened) => {
@@ -289,7 +289,7 @@ impl<S: Store> ExportTable<S> {
 
 /// An object that a Call names, and as whom the Call runs there.
 #[derive(Clone, Copy)]
-struct Opened {
+struct ResolvedHandle {
     share: usize,
     object: ObjectId,
     caller: UserIdentity,

@@ -19,7 +19,7 @@ use stag_wire::xdr::Encode;
 use super::listing::{readdir, readdirplus};
 use super::transfer::{commit, locate_data, read, readlink, symlink, write};
 use super::waiting::{Changed, Pending, Which};
-use super::{CallContext, ExportTable, Opened, SharedExports, TimeOfDay, decode};
+use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
 use crate::store::{ObjectId, Special, Store};
@@ -228,7 +228,12 @@ pub(super) struct Named<D> {
 }
 
 impl<D> Named<D> {
-    fn new<S: Store>(exports: &ExportTable<S>, opened: &Opened, object: ObjectId, directory: D) -> Named<D> {
+    fn new<S: Store>(
+        exports: &ExportTable<S>,
+        opened: &ResolvedHandle,
+        object: ObjectId,
+        directory: D,
+    ) -> Named<D> {
         let attributes = exports.store(opened).attributes(object).ok();
         Named { handle: exports.seal(opened, object), attributes, directory }
     }
@@ -271,7 +276,7 @@ pub(super) fn make<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     directory: Handle<'_>,
-    work: impl FnOnce(&mut S, &Opened) -> Result<ObjectId, Status>,
+    work: impl FnOnce(&mut S, &ResolvedHandle) -> Result<ObjectId, Status>,
 ) -> Made {
     let (made, wcc) = exports.change(asker, directory, |exports, opened| {
         let object = work(exports.store_mut(opened), opened)?;
@@ -418,9 +423,9 @@ fn rmdir<S: Store>(
 fn open_beside<S: Store>(
     exports: &ExportTable<S>,
     asker: &CallContext<'_>,
-    first: &Opened,
+    first: &ResolvedHandle,
     handle: Handle<'_>,
-) -> Result<Opened, Status> {
+) -> Result<ResolvedHandle, Status> {
     let second = exports.open(asker, handle)?;
     if second.share == first.share { Ok(second) } else { Err(Status::XDev) }
 }

@@ -11,7 +11,7 @@ use stag_wire::nfs3::{
 use stag_wire::xdr::{Item, Reader, XdrError};
 
 use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
-use super::{CallContext, ExportTable, Opened, decode};
+use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
 
 /// The status in front of successful results.
@@ -224,7 +224,7 @@ fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, Status>, file: Wc
 #[derive(Clone, Copy)]
 pub(super) struct Transfer {
     procedure: Procedure,
-    opened: Opened,
+    opened: ResolvedHandle,
 }
 
 impl Transfer {
