@@ -221,32 +221,32 @@ impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
 }
 
 /// An object that was found or made: its handle, its attributes, and those of the directory.
-pub(super) struct Named<D> {
+pub(super) struct Found<D> {
     handle: [u8; HANDLE_LEN],
     attributes: PostOpAttributes,
     directory: D,
 }
 
-impl<D> Named<D> {
+impl<D> Found<D> {
     fn new<S: Store>(
         exports: &ExportTable<S>,
         opened: &ResolvedHandle,
         object: ObjectId,
         directory: D,
-    ) -> Named<D> {
+    ) -> Found<D> {
         let attributes = exports.store(opened).attributes(object).ok();
-        Named { handle: exports.seal(opened, object), attributes, directory }
+        Found { handle: exports.seal(opened, object), attributes, directory }
     }
 }
 
-impl Named<WccData> {
+impl Found<WccData> {
     /// Attributes of the directory that it is in.
     pub(super) fn directory(&self) -> WccData {
         self.directory
     }
 }
 
-impl Answer for Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
+impl Answer for Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
     fn send(&self, reply: &mut Reply<'_>) {
         let results: LookupReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| LookupOk {
             object: Handle(&named.handle),
@@ -258,7 +258,7 @@ impl Answer for Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
 }
 
 /// What CREATE, MKDIR, SYMLINK and MKNOD end with.
-pub(super) type Made = Result<Named<WccData>, Failure<WccData>>;
+pub(super) type Made = Result<Found<WccData>, Failure<WccData>>;
 
 impl Answer for Made {
     fn send(&self, reply: &mut Reply<'_>) {
@@ -280,10 +280,10 @@ pub(super) fn make<S: Store>(
 ) -> Made {
     let (made, wcc) = exports.change(asker, directory, |exports, opened| {
         let object = work(exports.store_mut(opened), opened)?;
-        Ok(Named::new(exports, opened, object, ()))
+        Ok(Found::new(exports, opened, object, ()))
     });
     match made {
-        Ok(Named { handle, attributes, .. }) => Ok(Named { handle, attributes, directory: wcc }),
+        Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory: wcc }),
         Err(status) => Err(Failure { status, attributes: wcc }),
     }
 }
@@ -320,14 +320,14 @@ fn lookup<S: Store>(
     asker: &CallContext<'_>,
     arguments: &LookupArguments<'_>,
     _: Time,
-) -> Result<Named<PostOpAttributes>, Failure<PostOpAttributes>> {
+) -> Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
     let (found, directory) = exports.look(asker, arguments.what.directory, |exports, opened| {
         let name = arguments.what.name.0;
         let object = exports.store(opened).lookup(&opened.caller, opened.object, name)?;
-        Ok(Named::new(exports, opened, object, ()))
+        Ok(Found::new(exports, opened, object, ()))
     });
     match found {
-        Ok(Named { handle, attributes, .. }) => Ok(Named { handle, attributes, directory }),
+        Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory }),
         Err(status) => Err(Failure { status, attributes: directory }),
     }
 }
