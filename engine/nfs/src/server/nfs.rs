@@ -179,10 +179,10 @@ fn dispatch<S: Store>(
     }
     let changed = match procedure {
         Procedure::Setattr => change!(setattr, Setattr),
-        Procedure::Create => change!(create, Made),
-        Procedure::Mkdir => change!(mkdir, Made),
-        Procedure::Mknod => change!(mknod, Made),
-        Procedure::Symlink => symlink(exports, asker, call, reply, now).map(Changed::Made),
+        Procedure::Create => change!(create, Created),
+        Procedure::Mkdir => change!(mkdir, Created),
+        Procedure::Mknod => change!(mknod, Created),
+        Procedure::Symlink => symlink(exports, asker, call, reply, now).map(Changed::Created),
         Procedure::Remove => change!(remove, Remove),
         Procedure::Rmdir => change!(rmdir, Remove),
         Procedure::Rename => change!(rename, Rename),
@@ -258,9 +258,9 @@ impl Answer for Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
 }
 
 /// What CREATE, MKDIR, SYMLINK and MKNOD end with.
-pub(super) type Made = Result<Found<WccData>, Failure<WccData>>;
+pub(super) type Created = Result<Found<WccData>, Failure<WccData>>;
 
-impl Answer for Made {
+impl Answer for Created {
     fn send(&self, reply: &mut Reply<'_>) {
         let results: CreateReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| CreateOk {
             object: Some(Handle(&named.handle)),
@@ -277,7 +277,7 @@ pub(super) fn make<S: Store>(
     asker: &CallContext<'_>,
     directory: Handle<'_>,
     work: impl FnOnce(&mut S, &ResolvedHandle) -> Result<ObjectId, Status>,
-) -> Made {
+) -> Created {
     let (made, wcc) = exports.change(asker, directory, |exports, opened| {
         let object = work(exports.store_mut(opened), opened)?;
         Ok(Found::new(exports, opened, object, ()))
@@ -356,7 +356,7 @@ fn create<S: Store>(
     asker: &CallContext<'_>,
     arguments: &CreateArguments<'_>,
     now: Time,
-) -> Made {
+) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
         store.create(&opened.caller, opened.object, arguments.place.name.0, &arguments.how, now)
     })
@@ -367,7 +367,7 @@ fn mkdir<S: Store>(
     asker: &CallContext<'_>,
     arguments: &MkdirArguments<'_>,
     now: Time,
-) -> Made {
+) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
         let (name, set) = (arguments.place.name.0, &arguments.attributes);
         store.make_directory(&opened.caller, opened.object, name, set, now)
@@ -379,7 +379,7 @@ fn mknod<S: Store>(
     asker: &CallContext<'_>,
     arguments: &MknodArguments<'_>,
     now: Time,
-) -> Made {
+) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
         let (special, set) = match &arguments.what {
             MknodData::Block(set, number) => (Special::Block(*number), set),

@@ -10,7 +10,7 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::{Item, Reader, XdrError};
 
-use super::nfs::{Answer, Made, TRANSFER_LEN_MAX, make};
+use super::nfs::{Answer, Created, TRANSFER_LEN_MAX, make};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
 
@@ -356,7 +356,7 @@ pub(super) fn symlink<S: Store>(
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Time,
-) -> Option<Made> {
+) -> Option<Created> {
     let arguments = decode::<SymlinkArguments<'_>>(call, reply)?;
     let mut buf = [0; STRING_LEN_CAP as usize];
     let path = match arguments.path.0 {

@@ -8,7 +8,7 @@ use stag_wire::nfs3::{Failure, LinkReply, RemoveReply, RenameReply, SetattrReply
 use stag_wire::nfsacl::SetaclReply;
 
 use super::ExportTable;
-use super::nfs::{Answer, Made};
+use super::nfs::{Answer, Created};
 use super::transfer::{self, Transfer};
 use crate::store::{Store, Ticket};
 
@@ -45,7 +45,7 @@ pub(super) enum Pending {
 /// Results of a procedure on names or attributes.
 pub(super) enum Changed {
     Setattr(SetattrReply),
-    Made(Made),
+    Created(Created),
     Remove(RemoveReply),
     Rename(RenameReply),
     Link(LinkReply),
@@ -67,7 +67,7 @@ impl Changed {
         }
         match self {
             Changed::Setattr(results) => unless_failed!(results, ok => ok.object),
-            Changed::Made(results) => unless_failed!(results, named => named.directory()),
+            Changed::Created(results) => unless_failed!(results, named => named.directory()),
             Changed::Remove(results) => unless_failed!(results, ok => ok.directory),
             Changed::Rename(results) => unless_failed!(results, ok => ok),
             Changed::Link(results) => unless_failed!(results, ok => ok),
