@@ -18,7 +18,7 @@ use stag_wire::xdr::Encode;
 
 use super::listing::{readdir, readdirplus};
 use super::transfer::{commit, locate_data, read, readlink, symlink, write};
-use super::waiting::{Changed, Pending, Which};
+use super::waiting::{Changed, Pending, Program};
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
@@ -122,12 +122,12 @@ impl<S: Store> Service for Nfs<S> {
         exports.tell_refused(reply);
         let Some((ticket, transfer)) = later else { return Outcome::Done };
         let token = call.token();
-        exports.waiting.add(transfer.share(), ticket, Which::Nfs, token, Pending::Transfer(transfer));
+        exports.waiting.add(transfer.share(), ticket, Program::Nfs, token, Pending::Transfer(transfer));
         Outcome::Later(token)
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        self.exports.borrow_mut().poll_later(Which::Nfs, now)
+        self.exports.borrow_mut().poll_later(Program::Nfs, now)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
@@ -190,7 +190,7 @@ fn dispatch<S: Store>(
         _ => None,
     };
     if let Some(results) = changed {
-        return exports.answer(results, Which::Nfs, call.token(), reply);
+        return exports.answer(results, Program::Nfs, call.token(), reply);
     }
     match procedure {
         Procedure::Null => reply.success(|_| Ok(())),

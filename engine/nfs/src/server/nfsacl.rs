@@ -9,7 +9,7 @@ use stag_wire::nfsacl::{
     self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
 };
 
-use super::waiting::{Changed, Which};
+use super::waiting::{Changed, Program};
 use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
 use crate::acl::{Acl, SetLists};
 use crate::binding;
@@ -71,7 +71,7 @@ impl<S: Store> Service for Nfsacl<S> {
                 if let Some(arguments) = decode(call, reply) {
                     let results = setacl(exports, &asker, &arguments, now);
                     let outcome =
-                        exports.answer(Changed::Setacl(results), Which::Nfsacl, call.token(), reply);
+                        exports.answer(Changed::Setacl(results), Program::Nfsacl, call.token(), reply);
                     exports.tell_refused(reply);
                     return outcome;
                 }
@@ -86,7 +86,7 @@ impl<S: Store> Service for Nfsacl<S> {
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        self.exports.borrow_mut().poll_later(Which::Nfsacl, now)
+        self.exports.borrow_mut().poll_later(Program::Nfsacl, now)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {

@@ -14,7 +14,7 @@ use crate::store::{Store, Ticket};
 
 /// A service that leaves Calls for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(super) enum Program {
     Nfs,
     Nfsacl,
 }
@@ -30,7 +30,7 @@ pub(super) struct Waiting {
 /// One of them.
 struct Waiter {
     token: Token,
-    which: Which,
+    program: Program,
     pending: Pending,
 }
 
@@ -78,7 +78,14 @@ impl Changed {
 
 impl Waiting {
     /// Keeps a Call until the store number `share` is done with it.
-    pub(super) fn add(&mut self, share: usize, ticket: Ticket, which: Which, token: Token, pending: Pending) {
+    pub(super) fn add(
+        &mut self,
+        share: usize,
+        ticket: Ticket,
+        program: Program,
+        token: Token,
+        pending: Pending,
+    ) {
         if self.lists.len() <= share {
             self.lists.resize_with(share + 1, Vec::new);
         }
@@ -88,7 +95,7 @@ impl Waiting {
             places.resize_with(place + 1, || None);
         }
         debug_assert!(places[place].is_none(), "a ticket is of one Call");
-        places[place] = Some(Waiter { token, which, pending });
+        places[place] = Some(Waiter { token, program, pending });
     }
 
     fn at(&self, (share, ticket): (usize, Ticket)) -> Option<&Waiter> {
@@ -106,7 +113,7 @@ impl Waiting {
 
 impl<S: Store> ExportTable<S> {
     /// The next Call of a service that its store is done with. One of the other service is kept until that asks.
-    pub(super) fn poll_later(&mut self, which: Which, now: Duration) -> Option<Token> {
+    pub(super) fn poll_later(&mut self, program: Program, now: Duration) -> Option<Token> {
         if self.waiting.ready.is_none() {
             let stores = self.shares.iter_mut().enumerate();
             self.waiting.ready =
@@ -117,7 +124,7 @@ impl<S: Store> ExportTable<S> {
             self.waiting.ready = None;
             return None;
         };
-        (waiter.which == which).then_some(waiter.token)
+        (waiter.program == program).then_some(waiter.token)
     }
 
     /// Answers the Call that [`ExportTable::poll_later`] told of.
@@ -145,7 +152,7 @@ impl<S: Store> ExportTable<S> {
     pub(super) fn answer(
         &mut self,
         results: Changed,
-        which: Which,
+        program: Program,
         token: Token,
         reply: &mut Reply<'_>,
     ) -> Outcome {
@@ -153,7 +160,7 @@ impl<S: Store> ExportTable<S> {
             results.send(Ok(()), reply);
             return Outcome::Done;
         };
-        self.waiting.add(share, ticket, which, token, Pending::Changed(results));
+        self.waiting.add(share, ticket, program, token, Pending::Changed(results));
         Outcome::Later(token)
     }
 }
