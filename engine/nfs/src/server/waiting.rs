@@ -22,13 +22,13 @@ pub(super) enum Program {
 /// Calls that stores are at: a list for each store, in the places that their tickets say.
 #[derive(Default)]
 pub(super) struct Waiting {
-    lists: Vec<Vec<Option<Waiter>>>,
+    lists: Vec<Vec<Option<PendingCall>>>,
     /// The one of them that its store told of.
     ready: Option<(usize, Ticket)>,
 }
 
 /// One of them.
-struct Waiter {
+struct PendingCall {
     token: Token,
     program: Program,
     pending: Pending,
@@ -95,10 +95,10 @@ impl Waiting {
             places.resize_with(place + 1, || None);
         }
         debug_assert!(places[place].is_none(), "a ticket is of one Call");
-        places[place] = Some(Waiter { token, program, pending });
+        places[place] = Some(PendingCall { token, program, pending });
     }
 
-    fn at(&self, (share, ticket): (usize, Ticket)) -> Option<&Waiter> {
+    fn at(&self, (share, ticket): (usize, Ticket)) -> Option<&PendingCall> {
         self.lists.get(share)?.get(ticket.0 as usize)?.as_ref()
     }
 
