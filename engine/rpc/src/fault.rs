@@ -65,7 +65,7 @@ mod tests {
     use crate::in_place::Begun;
     use crate::memory::Memory;
     use crate::server::duplicates::{Asked, Known};
-    use crate::service::dispatch::Terms;
+    use crate::service::dispatch::ReplyPolicy;
     use crate::service::{Procedure, Repeat, Token};
 
     /// A client and a server, connected, and what the client was told.
@@ -195,7 +195,7 @@ mod tests {
             };
             let Known::New(entry) = look(state, 3) else { panic!("nobody asked before") };
             let draft = is_answered.then(|| state.drafts.take());
-            let terms = Terms { kept: Some(entry), ..Terms::ENGINE };
+            let terms = ReplyPolicy { kept: Some(entry), ..ReplyPolicy::ENGINE };
             let found = find(&mut engine.connections, id).expect("it is connected");
             let serving = found.serving.as_mut().expect("a server's");
             let token = Token { connection: id, slot: serving.responder.next_slot(), xid: 3 };

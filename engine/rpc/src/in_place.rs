@@ -30,7 +30,7 @@ use crate::server::serving::{ArrivedSingle, Carriage, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Run, Terms, admit_new, destination, route, trace_call};
+use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit_new, destination, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
@@ -39,7 +39,7 @@ use crate::state::{Core, EngineState};
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) xid: u32,
-    pub(crate) terms: Terms,
+    pub(crate) terms: ReplyPolicy,
     /// What the handler filled in; `None`: it answers later.
     pub(crate) draft: Option<Box<Draft>>,
     /// Its data, if the handler answers later.
@@ -296,7 +296,7 @@ struct ShownCall<'a> {
 pub(crate) struct Execution<'c, 'a> {
     pub(crate) run: &'c Run<'a>,
     pub(crate) origin: &'c Origin<'c>,
-    pub(crate) terms: Terms,
+    pub(crate) terms: ReplyPolicy,
     /// What there is for its results.
     pub(crate) room: Room<'a>,
     /// Octets of its Reply's header.
@@ -394,7 +394,7 @@ impl Serving {
         }
         self.note_arrival(state);
         self.host.note(&run.head.caller);
-        let (terms, header_len) = (Terms::of(run), HEADER_LEN_MIN);
+        let (terms, header_len) = (ReplyPolicy::of(run), HEADER_LEN_MIN);
         let room = Room::Single(None);
         let execution = Execution { run, origin: &origin, terms, room, header_len };
         if !self.execute(state, services, execution, &mut [], space) {
@@ -593,7 +593,7 @@ impl Serving {
         &mut self,
         state: &mut EngineState,
         xid: u32,
-        terms: Terms,
+        terms: ReplyPolicy,
         header_len: usize,
         space: &[u8],
     ) -> Taken {
@@ -604,7 +604,7 @@ impl Serving {
 
     /// Leaves a Call to the general way, which takes it in next. `is_done`: its handler has answered.
     #[cold]
-    fn go_on_later(&mut self, state: &mut EngineState, xid: u32, mut terms: Terms, is_done: bool) {
+    fn go_on_later(&mut self, state: &mut EngineState, xid: u32, mut terms: ReplyPolicy, is_done: bool) {
         let draft = &mut state.draft_in_place;
         let mut filled = None;
         if is_done {

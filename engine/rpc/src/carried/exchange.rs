@@ -23,7 +23,7 @@ use crate::pools::PAGE_LEN;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::address;
 use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, Route, Terms, admit, route};
+use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, route};
 use crate::service::late;
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Services, Token};
@@ -310,13 +310,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let terms = match admit(core, run, token, stream, &items, peer) {
             Admission::Execute(terms) => terms,
             Admission::Repeat(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
-            Admission::Wait => return answering.keep(core, token, Terms::ENGINE),
+            Admission::Wait => return answering.keep(core, token, ReplyPolicy::ENGINE),
             Admission::Drop => return answering.drop(core),
         };
         let origin = Origin { connection, slot, peer, local: call.local.as_ref(), now: core.now };
         let answered = answering.answer(core, terms, |reply| run.call(services, &origin, &mut items, reply));
         if let Err(pages) = answered {
-            answering.keep(core, token, Terms { pages, ..terms });
+            answering.keep(core, token, ReplyPolicy { pages, ..terms });
         }
     }
 
@@ -394,7 +394,7 @@ impl Answering<'_> {
     fn answer<P>(
         &self,
         core: &mut Core<P>,
-        terms: Terms,
+        terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
     ) -> Result<(), u32> {
         let mut draft = core.draft();
@@ -438,7 +438,7 @@ impl Answering<'_> {
     }
 
     /// Sends a Reply that is filled in, with its payload in the carrier's space, to where the Call came in.
-    pub(super) fn conclude<P>(&self, core: &mut Core<P>, terms: Terms, mut draft: Box<Draft>) {
+    pub(super) fn conclude<P>(&self, core: &mut Core<P>, terms: ReplyPolicy, mut draft: Box<Draft>) {
         let defect = draft.defect();
         if defect.is_some() {
             self.fill(core, &mut draft, 0, |reply| {
@@ -494,7 +494,7 @@ impl Answering<'_> {
 
     /// Answers with what the engine knows.
     fn answer_whole<P>(&self, core: &mut Core<P>, fill: impl FnOnce(&mut Reply<'_>)) {
-        let answered = self.answer(core, Terms::ENGINE, |reply| {
+        let answered = self.answer(core, ReplyPolicy::ENGINE, |reply| {
             fill(reply);
             true
         });
@@ -503,7 +503,7 @@ impl Answering<'_> {
 
     /// The Call is answered later, under this token.
     #[cold]
-    pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: Terms) {
+    pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: ReplyPolicy) {
         let call = LaterCall { from: self.from, token: self.token, room: self.room.clone(), terms };
         if let Some(carrier) = &mut core.state.carrier {
             core.state.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);

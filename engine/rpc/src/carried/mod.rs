@@ -51,7 +51,7 @@ use crate::server::duplicates::address;
 use crate::server::pulling::READ_CHUNKS_MAX;
 use crate::server::transit::TransitShare;
 use crate::service::call::Placed;
-use crate::service::dispatch::Terms;
+use crate::service::dispatch::ReplyPolicy;
 use crate::service::{Home, Token};
 pub(crate) use exchange::{drop_later, finish};
 pub(crate) use light::CarriedChunk;
@@ -199,7 +199,7 @@ struct LaterCall {
     /// Names it where its connection is.
     token: Token,
     room: CarriedRoom,
-    terms: Terms,
+    terms: ReplyPolicy,
 }
 
 /// A Call that all reactors execute.

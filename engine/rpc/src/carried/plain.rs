@@ -13,7 +13,7 @@ use super::record::{CarriedRoom, SHORT_HEAD_LEN};
 use crate::engine::{Engine, find};
 use crate::server::draft::Verdict;
 use crate::server::spares::Reused;
-use crate::service::dispatch::{Origin, Route, Terms, admit_new, route};
+use crate::service::dispatch::{Origin, ReplyPolicy, Route, admit_new, route};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -113,7 +113,7 @@ pub(super) fn go_on<P>(
     core: &mut Core<P>,
     answering: &Answering<'_>,
     token: Token,
-    mut terms: Terms,
+    mut terms: ReplyPolicy,
     is_done: bool,
     head_len: usize,
 ) {

@@ -25,7 +25,7 @@ use stag_memory::Buf;
 use stag_proto::responder::ResponderCallId;
 
 use crate::server::pulling::Pull;
-use crate::service::dispatch::Terms;
+use crate::service::dispatch::ReplyPolicy;
 use crate::stages::{Change, may_change};
 
 /// A Call in a slot.
@@ -42,7 +42,7 @@ pub(crate) enum Stage {
     /// Its data.
     Pulling { message: Buf, pull: Box<Pull>, need: PullNeed },
     /// Its answer, on these terms. What it pulled is kept until then.
-    Later { message: Buf, pull: Option<Box<Pull>>, terms: Terms },
+    Later { message: Buf, pull: Option<Box<Pull>>, terms: ReplyPolicy },
     /// The same, for a Call that was carried from where it arrived: its Receive is posted still.
     Carried(CarriedCall),
     /// The answer to the Call that it repeats.
@@ -65,7 +65,7 @@ pub(crate) enum PullNeed {
 /// A Call that was carried from where it arrived.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CarriedCall {
-    pub(crate) terms: Terms,
+    pub(crate) terms: ReplyPolicy,
     /// It has one chunk of one segment, else none.
     pub(crate) has_chunk: bool,
     /// Pages of its data, which went with it.

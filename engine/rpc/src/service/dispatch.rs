@@ -51,7 +51,7 @@ pub(crate) struct Origin<'a> {
 
 /// On which terms a Call is answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct ReplyPolicy {
     /// What the binding says of the results.
     pub(crate) procedure: &'static Procedure,
     /// Program number, for the log.
@@ -62,13 +62,14 @@ pub(crate) struct Terms {
     pub(crate) kept: Option<EntryId>,
 }
 
-impl Terms {
+impl ReplyPolicy {
     /// Of an answer that no service makes.
-    pub(crate) const ENGINE: Terms = Terms { procedure: &NULL_PROCEDURE, program: 0, kept: None, pages: 0 };
+    pub(crate) const ENGINE: ReplyPolicy =
+        ReplyPolicy { procedure: &NULL_PROCEDURE, program: 0, kept: None, pages: 0 };
 
     #[inline]
-    pub(crate) fn of(run: &Run<'_>) -> Terms {
-        Terms { procedure: run.procedure, program: run.head.program, kept: None, pages: 0 }
+    pub(crate) fn of(run: &Run<'_>) -> ReplyPolicy {
+        ReplyPolicy { procedure: run.procedure, program: run.head.program, kept: None, pages: 0 }
     }
 
     /// A handler's mistake, for its author: the Call is answered with SYSTEM_ERR.
@@ -130,7 +131,7 @@ pub(crate) fn destination<S: Services>(
 #[allow(clippy::large_enum_variant, reason = "on the stack, for a moment; a box would be an allocation")]
 pub(crate) enum Admission {
     /// It is, on these terms.
-    Execute(Terms),
+    Execute(ReplyPolicy),
     /// It was, and this is its Reply.
     Repeat(KeptReply),
     /// It is being executed for another connection, and waits for that answer.
@@ -149,7 +150,7 @@ pub(crate) fn admit(
     items: &[Placed],
     peer: Option<&Peer>,
 ) -> Admission {
-    let mut terms = Terms::of(run);
+    let mut terms = ReplyPolicy::of(run);
     if run.procedure.repeat != Repeat::Harmless {
         match look(state, run, stream, items, token.connection, peer) {
             Known::Nothing => {}
@@ -182,8 +183,8 @@ pub(crate) fn admit_new(
     items: &[Placed],
     connection: ConnectionId,
     peer: Option<&Peer>,
-) -> Option<Terms> {
-    let mut terms = Terms::of(run);
+) -> Option<ReplyPolicy> {
+    let mut terms = ReplyPolicy::of(run);
     if run.procedure.repeat != Repeat::Harmless {
         match look(state, run, stream, items, connection, peer) {
             Known::Nothing => {}

@@ -30,7 +30,7 @@ use crate::server::kept::KeptReply;
 use crate::server::pulling::in_one_piece;
 use crate::server::transit::{self, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, Route, Run, Terms, admit, destination, route};
+use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, Run, admit, destination, route};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -95,7 +95,7 @@ pub(super) enum Ending {
 #[derive(Clone, Copy, Debug)]
 struct Later {
     xid: u32,
-    terms: Terms,
+    terms: ReplyPolicy,
 }
 
 /// Octets that were received and not looked at yet.
@@ -471,7 +471,7 @@ impl Connection {
                 // The record ends within its item.
                 let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
                 let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
-                self.answer(core, xid, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
+                self.answer(core, xid, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
             }
             Some(item) => {
                 core.statistics.stream_items += 1;
@@ -507,7 +507,9 @@ impl Connection {
                 return Ok(());
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, 0, Terms::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ());
+                return self
+                    .answer(core, 0, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal))
+                    .map(|_| ());
             }
         };
         self.host.note(&run.head.caller);
@@ -520,10 +522,10 @@ impl Connection {
         let terms = match admit(core, &run, token, record, items, Some(&self.peer)) {
             Admission::Execute(terms) => terms,
             Admission::Repeat(kept) => {
-                return self.answer(core, xid, Terms::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
+                return self.answer(core, xid, ReplyPolicy::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
             }
             Admission::Wait => {
-                self.keep_later(slot, Later { xid, terms: Terms::ENGINE });
+                self.keep_later(slot, Later { xid, terms: ReplyPolicy::ENGINE });
                 return Ok(());
             }
             Admission::Drop => return Ok(()),
@@ -535,7 +537,7 @@ impl Connection {
         let later = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
         if let Some(pages) = later {
             core.transit.expect(&mut self.share, pages as usize);
-            self.keep_later(slot, Later { xid, terms: Terms { pages, ..terms } });
+            self.keep_later(slot, Later { xid, terms: ReplyPolicy { pages, ..terms } });
         }
         Ok(())
     }
@@ -561,7 +563,7 @@ impl Connection {
         let Some(destination) = destination(carrier, services, run, &origin) else { return Ok(false) };
         let xid = run.head.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {
-            self.answer(core, xid, Terms::of(run), |reply| {
+            self.answer(core, xid, ReplyPolicy::of(run), |reply| {
                 reply.system_error();
                 true
             })?;
@@ -581,7 +583,7 @@ impl Connection {
         let lent = carrier.send_call(destination, &token, ends, &room, data);
         core.statistics.calls_carried += 1;
         core.statistics.pieces_lent += lent;
-        self.keep_later(slot, Later { xid, terms: Terms::of(run) });
+        self.keep_later(slot, Later { xid, terms: ReplyPolicy::of(run) });
         Ok(true)
     }
 
@@ -605,7 +607,7 @@ impl Connection {
         &mut self,
         core: &mut Core<P>,
         xid: u32,
-        terms: Terms,
+        terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> bool,
     ) -> Result<Option<u32>, Ending> {
         let Some(mut page) = self.outbox.open(&core.pools.payload) else {
@@ -739,7 +741,7 @@ impl Connection {
         core.transit.close(&mut self.share);
         core.duplicates.close(self.id);
         for (slot, later) in (0..).zip(&self.later) {
-            if let Some(Later { xid, terms: Terms { kept: Some(entry), .. } }) = later {
+            if let Some(Later { xid, terms: ReplyPolicy { kept: Some(entry), .. } }) = later {
                 core.duplicates.orphan(Token { connection: self.id, slot, xid: *xid }, *entry);
             }
         }

@@ -23,7 +23,7 @@ use crate::server::pulling::PATIENCE;
 use crate::server::pushing::write_piece;
 use crate::server::serving::{Ran, Serving};
 use crate::server::transit;
-use crate::service::dispatch::Terms;
+use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{LONG_REPLY_LEN_MAX, Reply, Room};
 use crate::state::Core;
 use crate::version2::receives::take_message;
@@ -88,7 +88,7 @@ impl Serving {
         id: ConnectionId,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
-        terms: Terms,
+        terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
         let planned = self.responder.plan_reply(call.id, message, &[], 0);
@@ -116,7 +116,7 @@ impl Serving {
         if let Ran::Later(terms) = ran {
             core.transit.expect(&mut self.share, pages as usize);
             core.put_draft(draft);
-            return Ok(Ran::Later(Terms { pages, ..terms }));
+            return Ok(Ran::Later(ReplyPolicy { pages, ..terms }));
         }
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
@@ -133,7 +133,7 @@ impl Serving {
         id: ConnectionId,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
-        terms: Terms,
+        terms: ReplyPolicy,
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
         if let Some(why) = self.judge(core, call, terms, &mut draft) {

@@ -13,7 +13,7 @@ use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
 use crate::server::spares::Reused;
-use crate::service::dispatch::Terms;
+use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::Reply;
 use crate::state::Core;
 
@@ -29,7 +29,7 @@ impl Serving {
         id: ConnectionId,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
-        terms: Terms,
+        terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
         let header_len = if call.is_plain() {
@@ -61,7 +61,7 @@ impl Serving {
         if let Ran::Later(terms) = ran {
             core.transit.expect(&mut self.share, pages as usize);
             core.put_draft(draft);
-            return Ok(Ran::Later(Terms { pages, ..terms }));
+            return Ok(Ran::Later(ReplyPolicy { pages, ..terms }));
         }
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
@@ -79,7 +79,7 @@ impl Serving {
         id: ConnectionId,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
-        terms: Terms,
+        terms: ReplyPolicy,
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
         match self.judge(core, call, terms, &mut draft) {
@@ -98,7 +98,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         call: &responder::ReceivedCall<'_>,
-        terms: Terms,
+        terms: ReplyPolicy,
         draft: &mut Draft,
     ) -> Option<RefusedCall> {
         if let Some(defect) = draft.defect() {

@@ -13,7 +13,7 @@ use crate::client::CloseReason;
 use crate::in_place::read_in_reach;
 use crate::server::doomed::reply_id;
 use crate::server::pending::{CarriedCall, Pending, Stage};
-use crate::service::dispatch::{Origin, Run, Terms};
+use crate::service::dispatch::{Origin, ReplyPolicy, Run};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 
@@ -75,7 +75,7 @@ impl Serving {
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.head.caller);
-        let carried = CarriedCall { terms: Terms::of(run), has_chunk: false, held: 0 };
+        let carried = CarriedCall { terms: ReplyPolicy::of(run), has_chunk: false, held: 0 };
         self.keep(id, xid, Stage::Carried(carried));
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;
@@ -180,7 +180,7 @@ impl Serving {
         debug_assert_eq!(id.index() as u32, origin.slot);
         self.note_arrival(state);
         self.host.note(&run.head.caller);
-        let carried = CarriedCall { terms: Terms::of(run), has_chunk: true, held };
+        let carried = CarriedCall { terms: ReplyPolicy::of(run), has_chunk: true, held };
         self.keep(id, xid, Stage::Carried(carried));
         state.statistics.calls_received += 1;
         state.statistics.messages_short += 1;

@@ -44,7 +44,7 @@ use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, Route, Terms, admit, destination, route};
+use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, destination, route};
 use crate::service::reply::{Reply, reply_chunk_len};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
@@ -103,7 +103,7 @@ pub(crate) struct Arrived<'a> {
 
 /// The Reply of a Call that was executed cannot be sent. It is kept for who sends the Call again, if it can be.
 #[cold]
-fn drop_reply<P>(core: &mut Core<P>, terms: Terms, draft: Box<Draft>) {
+fn drop_reply<P>(core: &mut Core<P>, terms: ReplyPolicy, draft: Box<Draft>) {
     if let Some(entry) = terms.kept {
         core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
     }
@@ -113,7 +113,7 @@ fn drop_reply<P>(core: &mut Core<P>, terms: Terms, draft: Box<Draft>) {
 /// A Call that was left for later, out of its slot.
 struct LateCall {
     id: ResponderCallId,
-    terms: Terms,
+    terms: ReplyPolicy,
     /// `None`: it was carried from where it arrived.
     message: Option<Buf>,
     pull: Option<Box<Pull>>,
@@ -121,7 +121,7 @@ struct LateCall {
 
 /// A Call that its service answers later.
 pub(crate) struct Unanswered {
-    pub(crate) terms: Terms,
+    pub(crate) terms: ReplyPolicy,
     /// What it pulled.
     pub(crate) pull: Option<Box<Pull>>,
 }
@@ -129,7 +129,7 @@ pub(crate) struct Unanswered {
 /// What became of a Call that was run.
 pub(crate) enum Ran {
     Answered,
-    Later(Terms),
+    Later(ReplyPolicy),
     /// It is another's retransmission, and waits for the answer to that: its data is not needed.
     Waits,
 }
@@ -445,7 +445,7 @@ impl Serving {
                 return Ok(Ran::Answered);
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
+                return self.answer(core, id, call, message, ReplyPolicy::ENGINE, |reply| {
                     reply.header(refusal);
                     Ran::Answered
                 });
@@ -465,7 +465,7 @@ impl Serving {
             return self.carry(
                 core,
                 arrived,
-                Terms::of(run),
+                ReplyPolicy::of(run),
                 destination,
                 (run.head.arguments.reduced(), items),
             );
@@ -474,7 +474,7 @@ impl Serving {
         let terms = match admit(core, run, token, stream, items, peer) {
             Admission::Execute(terms) => terms,
             Admission::Repeat(kept) => {
-                return self.answer(core, id, call, message, Terms::ENGINE, |reply| {
+                return self.answer(core, id, call, message, ReplyPolicy::ENGINE, |reply| {
                     reply.repeat(&kept);
                     Ran::Answered
                 });
@@ -496,7 +496,7 @@ impl Serving {
         &mut self,
         core: &mut Core<P>,
         arrived: &Arrived<'_>,
-        terms: Terms,
+        terms: ReplyPolicy,
         destination: Destination,
         (reduced, items): (&[Reduced], &mut [Placed]),
     ) -> Result<Ran, CloseReason> {
@@ -607,7 +607,7 @@ impl Serving {
                 LateCall { id, terms, message: None, pull: None }
             }
             Stage::Repeated { message } => {
-                LateCall { id, terms: Terms::ENGINE, message: Some(message), pull: None }
+                LateCall { id, terms: ReplyPolicy::ENGINE, message: Some(message), pull: None }
             }
             stage @ (Stage::Pulling { .. } | Stage::Unsent { .. }) => {
                 unreachable!("a Call that waits for no answer: {stage:?}")
