@@ -61,7 +61,7 @@ pub(crate) struct Serving {
     /// Slots with Reads that found no room, or whose Call waits for a message buffer.
     pub(crate) waiting: VecDeque<u32>,
     /// Slots whose Calls wait for memory to pull into, oldest first.
-    hungry: VecDeque<u32>,
+    awaiting_memory: VecDeque<u32>,
     /// When the first of them is given up.
     patience: Duration,
     /// What this connection has of the memory for transit.
@@ -171,7 +171,7 @@ impl Serving {
             slots: (0..slots).map(|_| None).collect(),
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
-            hungry: VecDeque::new(),
+            awaiting_memory: VecDeque::new(),
             patience: Duration::ZERO,
             share,
             stalled: VecDeque::new(),
@@ -233,7 +233,7 @@ impl Serving {
     pub(crate) fn has_waiting(&self) -> bool {
         !self.blocked.is_empty()
             || !self.waiting.is_empty()
-            || !self.hungry.is_empty()
+            || !self.awaiting_memory.is_empty()
             || !self.stalled.is_empty()
     }
 
@@ -663,7 +663,7 @@ impl Serving {
             // One that waits again made no progress that is worth another pass.
             count += usize::from(self.waiting.back() != Some(&slot));
         }
-        if !self.hungry.is_empty() {
+        if !self.awaiting_memory.is_empty() {
             count += self.feed(core, services, id, peer)?;
         }
         while !core.is_short()

@@ -50,7 +50,7 @@ impl Serving {
     /// others are to be looked at.
     pub(crate) fn pressure<P>(&self, core: &Core<P>) -> Option<Pressure> {
         // One whose own peer does not answer waits for that.
-        if self.hungry.is_empty() || self.share.is_suspended {
+        if self.awaiting_memory.is_empty() || self.share.is_suspended {
             return None;
         }
         let pool = &core.pools.payload;
@@ -58,7 +58,7 @@ impl Serving {
         if self.share.held() > if self.share.is_trusted { probe } else { 0 } {
             return None;
         }
-        let slot = self.slots[*self.hungry.front()? as usize].as_ref();
+        let slot = self.slots[*self.awaiting_memory.front()? as usize].as_ref();
         let pull = slot.and_then(Pending::pull)?;
         let since = pull.waits?;
         let owner = match core.transit.obstacle(&self.share, pool, pull.missing_pages(pool), pull.held) {
@@ -83,7 +83,7 @@ impl Serving {
             if pages > 0 {
                 core.transit.give(&mut self.share, pages);
                 core.transit.unask(&mut self.share, asked);
-                self.hunger(call, Duration::MAX);
+                self.await_memory(call, Duration::MAX);
             }
         }
     }
@@ -183,7 +183,7 @@ impl Serving {
                 Ok(()) => {}
                 Err(Lack::ForNow) => {
                     let patience = pull.waits.map_or(core.now, |since| pull.patience(since));
-                    self.hunger(call_id, patience);
+                    self.await_memory(call_id, patience);
                     return Ok(());
                 }
                 Err(Lack::ForGood) => {
@@ -295,17 +295,17 @@ impl Serving {
 
     /// Lets a Call wait for memory, until `patience`.
     #[cold]
-    pub(super) fn hunger(&mut self, call: ResponderCallId, patience: Duration) {
+    pub(super) fn await_memory(&mut self, call: ResponderCallId, patience: Duration) {
         let slot = call.index() as u32;
         if let Some(pending) = &mut self.slots[call.index()] {
             pending.set_need(PullNeed::Memory);
         }
-        if self.hungry.is_empty() {
+        if self.awaiting_memory.is_empty() {
             self.patience = patience;
         }
         self.patience = self.patience.min(patience);
-        if !self.hungry.contains(&slot) {
-            self.hungry.push_back(slot);
+        if !self.awaiting_memory.contains(&slot) {
+            self.awaiting_memory.push_back(slot);
         }
     }
 
@@ -321,16 +321,16 @@ impl Serving {
         if core.now < self.patience && !core.transit.is_worth_trying(&self.share, &core.pools.payload) {
             return Ok(0);
         }
-        let waited = self.hungry.len();
+        let waited = self.awaiting_memory.len();
         for _ in 0..waited {
-            let Some(slot) = self.hungry.pop_front() else { break };
+            let Some(slot) = self.awaiting_memory.pop_front() else { break };
             // It may have got memory by another way, and be answered.
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
             self.advance(core, services, id, peer, call_id)?;
         }
-        Ok(waited.saturating_sub(self.hungry.len()))
+        Ok(waited.saturating_sub(self.awaiting_memory.len()))
     }
 
     /// Lets a Call wait for room in the send queue, or for memory.

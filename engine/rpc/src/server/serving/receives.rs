@@ -85,7 +85,8 @@ impl Serving {
 
     /// How the connection stands with its credits; its caller knows who the client is.
     pub(crate) fn credit_gauge(&self, id: ConnectionId, ledger: &CreditLedger) -> CreditGauge {
-        let waiting = self.blocked.len() + self.waiting.len() + self.hungry.len() + self.stalled.len();
+        let waiting =
+            self.blocked.len() + self.waiting.len() + self.awaiting_memory.len() + self.stalled.len();
         CreditGauge {
             connection: id,
             peer: None,
