@@ -175,7 +175,7 @@ impl Pull {
     }
 
     /// When it is given up to wait for memory.
-    pub(crate) fn patience(&self, since: Duration) -> Duration {
+    pub(crate) fn memory_wait_max(&self, since: Duration) -> Duration {
         if self.vacant > 0 {
             return Duration::MAX;
         }
@@ -325,7 +325,7 @@ pub(crate) fn place_wanted<P>(
     }
     core.transit.refuse(share, &core.pools.payload);
     let since = *pull.waits.get_or_insert(core.now);
-    if core.now < pull.patience(since) {
+    if core.now < pull.memory_wait_max(since) {
         return Err(Lack::ForNow);
     }
     if pull.wanted.first().is_some_and(|wanted| wanted.chunk.is_none()) {

@@ -63,7 +63,7 @@ pub(crate) struct Serving {
     /// Slots whose Calls wait for memory to pull into, oldest first.
     awaiting_memory: VecDeque<u32>,
     /// When the first of them is given up.
-    patience: Duration,
+    memory_wait_max: Duration,
     /// What this connection has of the memory for transit.
     pub(crate) share: TransitShare,
     /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
@@ -172,7 +172,7 @@ impl Serving {
             blocked: VecDeque::new(),
             waiting: VecDeque::new(),
             awaiting_memory: VecDeque::new(),
-            patience: Duration::ZERO,
+            memory_wait_max: Duration::ZERO,
             share,
             stalled: VecDeque::new(),
             pending: 0,

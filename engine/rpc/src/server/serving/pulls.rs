@@ -182,8 +182,8 @@ impl Serving {
             match place_wanted(core, &mut self.share, pull) {
                 Ok(()) => {}
                 Err(Lack::ForNow) => {
-                    let patience = pull.waits.map_or(core.now, |since| pull.patience(since));
-                    self.await_memory(call_id, patience);
+                    let memory_wait_max = pull.waits.map_or(core.now, |since| pull.memory_wait_max(since));
+                    self.await_memory(call_id, memory_wait_max);
                     return Ok(());
                 }
                 Err(Lack::ForGood) => {
@@ -293,17 +293,17 @@ impl Serving {
         core.put_pull(pull);
     }
 
-    /// Lets a Call wait for memory, until `patience`.
+    /// Lets a Call wait for memory, until `memory_wait_max`.
     #[cold]
-    pub(super) fn await_memory(&mut self, call: ResponderCallId, patience: Duration) {
+    pub(super) fn await_memory(&mut self, call: ResponderCallId, memory_wait_max: Duration) {
         let slot = call.index() as u32;
         if let Some(pending) = &mut self.slots[call.index()] {
             pending.set_need(PullNeed::Memory);
         }
         if self.awaiting_memory.is_empty() {
-            self.patience = patience;
+            self.memory_wait_max = memory_wait_max;
         }
-        self.patience = self.patience.min(patience);
+        self.memory_wait_max = self.memory_wait_max.min(memory_wait_max);
         if !self.awaiting_memory.contains(&slot) {
             self.awaiting_memory.push_back(slot);
         }
@@ -318,7 +318,8 @@ impl Serving {
         id: ConnectionId,
         peer: Option<&Peer>,
     ) -> Result<usize, CloseReason> {
-        if core.now < self.patience && !core.transit.is_worth_trying(&self.share, &core.pools.payload) {
+        if core.now < self.memory_wait_max && !core.transit.is_worth_trying(&self.share, &core.pools.payload)
+        {
             return Ok(0);
         }
         let waited = self.awaiting_memory.len();
