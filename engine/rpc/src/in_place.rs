@@ -419,7 +419,7 @@ impl Serving {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
         // The client has to take results first.
-        if self.is_sated(state) || !self.may_begin(state, call.credits) {
+        if self.is_over_limit(state) || !self.may_begin(state, call.credits) {
             return Taken::No;
         }
         let (read, room, header_len) = match call.chunk {

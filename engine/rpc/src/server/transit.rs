@@ -326,7 +326,7 @@ impl TransitAccounts {
 
     /// Whether the peer has left so much untaken that its next Calls wait.
     #[inline]
-    pub(crate) fn is_sated(&self, share: &TransitShare, pool: &Pool) -> bool {
+    pub(crate) fn is_over_limit(&self, share: &TransitShare, pool: &Pool) -> bool {
         share.replies > 0 && self.is_over(share, pool)
     }
 

@@ -384,7 +384,7 @@ impl Connection {
         let pool = &core.pools.payload;
         self.later_count < LATER_MAX
             && self.outbox.queued() < QUEUED_MAX
-            && !core.transit.is_sated(&self.share, pool)
+            && !core.transit.is_over_limit(&self.share, pool)
             && self.outbox.parts() < PARTS_MAX
             && self.missing_pages(core).is_none()
             && !core.stopping

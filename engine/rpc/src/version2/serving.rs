@@ -171,7 +171,7 @@ impl Serving {
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let arrived = second.receives.arrive(core, id, head);
         // One whose handler ran already has its buffers.
-        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
+        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_over_limit(core)) {
             return self.stall(arrived, false);
         }
         self.take_in_version2(core, services, id, peer, arrived).map(|_| ())

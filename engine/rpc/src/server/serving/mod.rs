@@ -239,8 +239,8 @@ impl Serving {
 
     /// Whether the client has left too many results untaken, so that its next Calls wait.
     #[inline]
-    pub(crate) fn is_sated(&self, state: &EngineState) -> bool {
-        state.transit.is_sated(&self.share, &state.pools.payload)
+    pub(crate) fn is_over_limit(&self, state: &EngineState) -> bool {
+        state.transit.is_over_limit(&self.share, &state.pools.payload)
     }
 
     /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
@@ -254,7 +254,7 @@ impl Serving {
         message: Buf,
     ) -> Result<(), CloseReason> {
         // One whose handler ran already has its buffers.
-        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_sated(core)) {
+        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_over_limit(core)) {
             // What ends the wait must not wait itself.
             if let Some(message) = self.take_done(core, id, message, None)? {
                 self.stalled.push_back(message);
@@ -667,7 +667,7 @@ impl Serving {
             count += self.feed(core, services, id, peer)?;
         }
         while !core.is_short()
-            && !self.is_sated(core)
+            && !self.is_over_limit(core)
             && let Some(message) = self.stalled.pop_front()
         {
             if self.second.is_some() {
