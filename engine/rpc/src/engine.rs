@@ -197,7 +197,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     statistics: Statistics::default(),
                     duplicates: Duplicates::new(config.duplicates_max),
                     deferrals: Deferrals::new(calls_max(&config)),
-                    doomed: DoomedCalls::default(),
+                    refused_calls: DoomedCalls::default(),
                     now: Duration::ZERO,
                     completed: VecDeque::with_capacity(calls),
                     events: VecDeque::with_capacity(8),
@@ -628,7 +628,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if completion.result == Err(WorkError::Length)
                     && let Some(xid) = xid_of(completion.id)
                 {
-                    self.core.state.doomed.add(found.peer.as_ref(), xid, self.core.state.now);
+                    self.core.state.refused_calls.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
                 if let Some(serving) = found.serving.as_mut() {
                     serving.sent(&mut self.core);
@@ -638,7 +638,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 if completion.result == Err(WorkError::RemoteAccess)
                     && let Some(xid) = xid_of(completion.id)
                 {
-                    self.core.state.doomed.add(found.peer.as_ref(), xid, self.core.state.now);
+                    self.core.state.refused_calls.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
             }
         }

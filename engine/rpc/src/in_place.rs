@@ -338,7 +338,7 @@ impl Serving {
         if !self.may_answer_in_place(state, requested)
             || !matches!(services.lookup(program, version, 0), Lookup::Found { .. })
             || !self.responder.may_answer(xid)
-            || state.doomed.has(from.peer, xid, state.now)
+            || state.refused_calls.has(from.peer, xid, state.now)
         {
             return Taken::No;
         }
@@ -382,7 +382,7 @@ impl Serving {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if state.doomed.has(origin.peer, run.head.xid, state.now) {
+        if state.refused_calls.has(origin.peer, run.head.xid, state.now) {
             return Taken::No;
         }
         if IS_MEMBER {
@@ -436,7 +436,7 @@ impl Serving {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if state.doomed.has(origin.peer, run.head.xid, state.now) {
+        if state.refused_calls.has(origin.peer, run.head.xid, state.now) {
             return Taken::No;
         }
         if let Some(carrier) = state.carrier.as_deref()

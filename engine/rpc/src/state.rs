@@ -58,7 +58,7 @@ pub(crate) struct EngineState {
     pub(crate) statistics: Statistics,
     pub(crate) duplicates: Duplicates,
     pub(crate) deferrals: Deferrals,
-    pub(crate) doomed: DoomedCalls,
+    pub(crate) refused_calls: DoomedCalls,
     /// The instant of this pass.
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,

@@ -36,7 +36,8 @@ use crate::version2::answering::GroupRoom;
 #[inline(always)]
 fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
     let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
-    state.doomed.has(origin.peer, run.head.xid, state.now) || state.carrier.as_deref().is_some_and(is_carried)
+    state.refused_calls.has(origin.peer, run.head.xid, state.now)
+        || state.carrier.as_deref().is_some_and(is_carried)
 }
 
 /// What makes a Call one that may go in one Send, and be answered in one.

@@ -351,7 +351,7 @@ impl Serving {
             }
             return Ok(());
         }
-        if core.doomed.has(peer, xid, core.now) {
+        if core.refused_calls.has(peer, xid, core.now) {
             drop(message);
             return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }
@@ -475,7 +475,7 @@ impl Serving {
         (count, is_explicit): (usize, bool),
     ) -> Result<Ran, CloseReason> {
         let &Arrived { id, peer, call, stream, .. } = arrived;
-        if core.doomed.has(peer, call.xid(), core.now) {
+        if core.refused_calls.has(peer, call.xid(), core.now) {
             return self.refuse(core, id, call.id, RefusedCall::EndedConnection);
         }
         let reduced = std::mem::take(&mut pull.reduced);

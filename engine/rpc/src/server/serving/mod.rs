@@ -321,7 +321,7 @@ impl Serving {
             }
             return Ok(());
         }
-        if core.doomed.has(peer, call.xid(), core.now) {
+        if core.refused_calls.has(peer, call.xid(), core.now) {
             drop(message);
             return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }

@@ -367,7 +367,7 @@ impl Serving {
         incoming.buf = Some(buf);
         if let Err(error) = result {
             if error == WorkError::RemoteAccess {
-                core.state.doomed.add(peer, xid, core.state.now);
+                core.state.refused_calls.add(peer, xid, core.state.now);
             }
             // The connection is ending, with everything in it.
             return Ok(());
