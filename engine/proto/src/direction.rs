@@ -28,7 +28,7 @@ pub enum Recipient {
     /// The Responder's exposed Replies: an RDMA_DONE.
     Exposed(Done),
     /// The message is dropped, and its Receive is posted again.
-    Nobody(Stray),
+    Dropped(Stray),
 }
 
 /// Why a message is dropped.
@@ -59,7 +59,7 @@ impl Recipient {
             Recipient::of_any(message, roles, has_call)
         };
         match found {
-            Recipient::Responder if !roles.responds => Recipient::Nobody(Stray::NoService),
+            Recipient::Responder if !roles.responds => Recipient::Dropped(Stray::NoService),
             found => found,
         }
     }
@@ -83,7 +83,7 @@ impl Recipient {
             {
                 Recipient::Responder
             }
-            None => Recipient::Nobody(Stray::NoDirection),
+            None => Recipient::Dropped(Stray::NoDirection),
         }
     }
 
@@ -96,15 +96,15 @@ impl Recipient {
         if error == HeaderError::Done {
             return match Done::parse(message) {
                 Some(done) if roles.exposes_replies => Recipient::Exposed(done),
-                _ => Recipient::Nobody(Stray::NotAgreed),
+                _ => Recipient::Dropped(Stray::NotAgreed),
             };
         }
         let Ok((fixed, _)) = Fixed::parse(message) else {
-            return Recipient::Nobody(Stray::Unreadable(error));
+            return Recipient::Dropped(Stray::Unreadable(error));
         };
         // An error is never answered, and one that cannot be decoded ends nothing (8166-4.5-e).
         if fixed.procedure == procedure::ERROR || has_call(fixed.xid) {
-            return Recipient::Nobody(Stray::Unreadable(error));
+            return Recipient::Dropped(Stray::Unreadable(error));
         }
         Recipient::Responder
     }

@@ -141,7 +141,7 @@ impl Connection {
         let recipient = Recipient::of(message, &roles, |xid| calling.requester.has_call(xid));
         let what = match recipient {
             // Only a Reply has a handle of ours to invalidate (8797-4.1-b).
-            Recipient::Responder | Recipient::Exposed(_) | Recipient::Nobody(_) if invalidated.is_some() => {
+            Recipient::Responder | Recipient::Exposed(_) | Recipient::Dropped(_) if invalidated.is_some() => {
                 calling.misused(invalidated, exposed)
             }
             // Its Receive is not counted any more: all of them are over soon.
@@ -150,7 +150,7 @@ impl Connection {
             Recipient::Responder => "it sent more Calls than it had credits for",
             _ if calling.receives_posted == 0 => "it sent more messages than there were Receives for",
             Recipient::Requester => return Some(Half::Calling),
-            Recipient::Exposed(_) | Recipient::Nobody(_) => {
+            Recipient::Exposed(_) | Recipient::Dropped(_) => {
                 core.statistics.messages_discarded += 1;
                 calling.receives_posted -= 1;
                 calling.post_receives(core, self.id);

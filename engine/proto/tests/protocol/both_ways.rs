@@ -31,10 +31,10 @@ fn the_msg_type_tells_the_direction_and_not_who_connected() {
     assert_eq!(long(Message::call(7).read(0, segment(1, 64))), Recipient::Responder);
     assert_eq!(long(Message::call(7).read(0, segment(1, 64)).reply_chunk(&chunk)), Recipient::Responder);
     assert_eq!(long(Message::reply(7, 1).reply_chunk(&chunk)), Recipient::Requester);
-    assert_eq!(long(Message::reply(7, 1).write(&chunk)), Recipient::Nobody(Stray::NoDirection));
+    assert_eq!(long(Message::reply(7, 1).write(&chunk)), Recipient::Dropped(Stray::NoDirection));
     // Neither CALL nor REPLY.
     let message = Message::new(7, 1, 2).bytes();
-    assert_eq!(recipient(&message), Recipient::Nobody(Stray::NoDirection));
+    assert_eq!(recipient(&message), Recipient::Dropped(Stray::NoDirection));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn an_error_answers_a_call_of_the_receivers_own() {
     }
     // An error that cannot be decoded answers nothing, and is not answered.
     let message = words(&[7, 1, 1, ERROR, 9]);
-    assert_eq!(recipient(&message), Recipient::Nobody(Stray::Unreadable(HeaderError::ErrorBody)));
+    assert_eq!(recipient(&message), Recipient::Dropped(Stray::Unreadable(HeaderError::ErrorBody)));
 }
 
 #[test]
@@ -68,13 +68,13 @@ fn what_cannot_be_read_is_answered_unless_it_may_be_a_reply() {
         assert_eq!(found, Recipient::Responder);
         assert!(matches!(responder(1).handle_receive(&message), responder::ResponderReceived::Error(_)));
         let found = Recipient::of(&message, &SERVES, |xid| xid == 7);
-        assert!(matches!(found, Recipient::Nobody(Stray::Unreadable(_))), "{found:?}");
+        assert!(matches!(found, Recipient::Dropped(Stray::Unreadable(_))), "{found:?}");
     }
     let short = &Message::call(7).bytes()[..32];
     assert_eq!(Recipient::of(short, &SERVES, |_| false), Recipient::Responder);
-    assert_eq!(Recipient::of(short, &SERVES, |_| true), Recipient::Nobody(Stray::NoDirection));
+    assert_eq!(Recipient::of(short, &SERVES, |_| true), Recipient::Dropped(Stray::NoDirection));
     let found = Recipient::of(&[0; 15], &SERVES, |_| false);
-    assert_eq!(found, Recipient::Nobody(Stray::Unreadable(HeaderError::Short)));
+    assert_eq!(found, Recipient::Dropped(Stray::Unreadable(HeaderError::Short)));
 }
 
 #[test]
@@ -83,13 +83,13 @@ fn a_call_before_the_service_is_there_is_for_nobody() {
     let roles = Roles::default();
     for message in [Message::call(7).bytes(), Message::call(7).read(8, segment(1, 4)).bytes()] {
         let found = Recipient::of(&message, &roles, |_| false);
-        assert_eq!(found, Recipient::Nobody(Stray::NoService));
+        assert_eq!(found, Recipient::Dropped(Stray::NoService));
     }
     let reply = Message::reply(7, 1).bytes();
     assert_eq!(Recipient::of(&reply, &roles, |_| false), Recipient::Requester);
     // Nor is a message answered that may have been one.
     let broken = words(&[7, 1, 1, MSG, 9, 0, 0]);
-    assert_eq!(Recipient::of(&broken, &roles, |_| false), Recipient::Nobody(Stray::NoService));
+    assert_eq!(Recipient::of(&broken, &roles, |_| false), Recipient::Dropped(Stray::NoService));
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_position_zero_read_chunk_is_a_reply_only_where_that_was_agreed() {
     let exposes = Roles { exposes_replies: true, ..SERVES };
     assert_eq!(Recipient::of(&message, &exposes, |_| false), Recipient::Responder);
     let done = words(&[7, 1, 9, DONE]);
-    assert_eq!(recipient(&done), Recipient::Nobody(Stray::NotAgreed));
+    assert_eq!(recipient(&done), Recipient::Dropped(Stray::NotAgreed));
     let found = Recipient::of(&done, &exposes, |_| true);
     assert_eq!(found, Recipient::Exposed(Done { xid: 7, credits: 9 }), "whatever Calls of ours there are");
     let only = Roles { responds: false, ..exposes };
