@@ -17,10 +17,10 @@ use crate::client::calling::Calling;
 use crate::client::clients::is_named;
 use crate::client::reconnect::{ClientPolicy, Session};
 use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, ConnectionEvent, Request};
-use crate::complaints::Complaints;
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::{Connection, FinishedRead};
 use crate::group::Membership;
+use crate::log_limiter::LogLimiter;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
 use crate::server::admission::ConnectRequest;
@@ -206,9 +206,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     credits: CreditLedger::new(&config),
                     serving_count: 0,
                     weigh: None,
-                    complaints: Complaints::default(),
-                    defects: Complaints::default(),
-                    comings: Complaints::new(COMINGS_MAX),
+                    complaints: LogLimiter::default(),
+                    defects: LogLimiter::default(),
+                    comings: LogLimiter::new(COMINGS_MAX),
                     faults: Vec::new(),
                     pass: 0,
                     stopping: false,

@@ -9,8 +9,8 @@ use stag_fabric::Peer;
 use crate::ConnectionId;
 use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
-use crate::complaints::Complaints;
 use crate::config::{EngineConfig, SPARE_RECEIVES};
+use crate::log_limiter::LogLimiter;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
@@ -71,11 +71,11 @@ pub(crate) struct EngineState {
     pub(crate) serving_count: u32,
     /// Says what weight a client has; `None`: all have the same.
     pub(crate) weigh: Option<WeighClient>,
-    pub(crate) complaints: Complaints,
+    pub(crate) complaints: LogLimiter,
     /// About handlers' mistakes: apart from those about peers, which would hide them.
-    pub(crate) defects: Complaints,
+    pub(crate) defects: LogLimiter,
     /// Lines about clients that come and go.
-    pub(crate) comings: Complaints,
+    pub(crate) comings: LogLimiter,
     /// Connections on which a defect of this engine showed, by name or by queue pair: they end with this pass.
     pub(crate) faults: Vec<(ConnectionId, CloseReason)>,
     /// Counts the passes.

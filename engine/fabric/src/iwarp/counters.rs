@@ -94,12 +94,12 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// A log of what peers do wrong: one line a second at most, and how many were left out.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
+pub(super) struct LogLimiter {
     next: Duration,
     left_out: u64,
 }
 
-impl Complaints {
+impl LogLimiter {
     /// Says it, if nothing was said within the last second.
     #[cold]
     pub(super) fn say(&mut self, now: Duration, peer: Option<SocketAddr>, what: &dyn std::fmt::Display) {
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn complaints_are_few() {
-        let mut complaints = Complaints::default();
+        let mut complaints = LogLimiter::default();
         for i in 0..1000 {
             complaints.say(Duration::from_millis(i), None, &"a test");
         }

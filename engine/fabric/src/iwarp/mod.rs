@@ -62,7 +62,7 @@ use crate::setup::{check_limit, check_targets};
 use crate::slots;
 use crate::{Completion, Event, FabricError, ListenerId, QueuePairCapacity, QueuePairId};
 use connection::QueuePair;
-use counters::Complaints;
+use counters::LogLimiter;
 use linger::Lingerers;
 use listen::Waiting;
 use send::Scratch;
@@ -128,7 +128,7 @@ pub struct Iwarp {
     /// Peers that have not shown that they listen.
     nudging: Vec<reactor::Nudging>,
     lingerers: Lingerers,
-    complaints: Complaints,
+    complaints: LogLimiter,
     is_armed: bool,
 }
 
@@ -169,7 +169,7 @@ impl Iwarp {
             closing: Vec::with_capacity(count),
             nudging: Vec::new(),
             lingerers: Lingerers::default(),
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
             is_armed: false,
         })
     }

@@ -36,8 +36,8 @@ use stag_fabric::iwarp::CongestionControl;
 use stag_fabric::{FabricError, Peer};
 
 use crate::ConnectionId;
-use crate::complaints::Complaints;
 use crate::config::EngineConfig;
+use crate::log_limiter::LogLimiter;
 use crate::server::client_log::Withheld;
 use crate::server::eviction::victim;
 use crate::server::pulling::{WANTED_BACK, worse};
@@ -130,7 +130,7 @@ pub(crate) struct Streams {
     next_relief: Duration,
     /// No connection is accepted until then.
     paused_until: Option<Duration>,
-    complaints: Complaints,
+    complaints: LogLimiter,
 }
 
 /// Octets of heap of one connection at most, whose largest record has `chunk_len_max` octets.
@@ -172,7 +172,7 @@ impl Streams {
             next_scan: Duration::ZERO,
             next_relief: Duration::ZERO,
             paused_until: None,
-            complaints: Complaints::default(),
+            complaints: LogLimiter::default(),
         })
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A few lines a second of what peers can cause.
 #[derive(Debug)]
-pub(crate) struct Complaints {
+pub(crate) struct LogLimiter {
     /// Lines within one second, at most.
     lines_max: u32,
     /// Lines written since `next` was set.
@@ -14,17 +14,17 @@ pub(crate) struct Complaints {
     withheld: u64,
 }
 
-impl Default for Complaints {
+impl Default for LogLimiter {
     /// One line a second.
-    fn default() -> Complaints {
-        Complaints::new(1)
+    fn default() -> LogLimiter {
+        LogLimiter::new(1)
     }
 }
 
-impl Complaints {
+impl LogLimiter {
     /// At most `lines_max` lines a second.
-    pub(crate) fn new(lines_max: u32) -> Complaints {
-        Complaints { lines_max, lines: 0, next: Duration::ZERO, withheld: 0 }
+    pub(crate) fn new(lines_max: u32) -> LogLimiter {
+        LogLimiter { lines_max, lines: 0, next: Duration::ZERO, withheld: 0 }
     }
 
     /// Whether to write a line now, and how many were withheld before it.
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn what_is_withheld_is_counted() {
         let ms = Duration::from_millis;
-        let mut complaints = Complaints::default();
+        let mut complaints = LogLimiter::default();
         assert_eq!(complaints.admit(ms(0)), Some(0));
         assert_eq!(complaints.admit(ms(1)), None);
         assert_eq!(complaints.admit(ms(999)), None);
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn several_lines_a_second_if_that_is_wanted() {
-        let mut complaints = Complaints::new(3);
+        let mut complaints = LogLimiter::new(3);
         let mut admitted = |ms| (0..5).filter_map(|_| complaints.admit(Duration::from_millis(ms))).count();
         assert_eq!((admitted(0), admitted(500), admitted(1000)), (3, 0, 3));
         assert_eq!(complaints.admit(Duration::from_secs(3)), Some(2));
