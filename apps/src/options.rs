@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::shm::Admit;
+use stag::memory::{PageChoice, PageSize};
 use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 /// How servers are connected to.
@@ -46,6 +47,14 @@ impl Default for ConnectionOptions {
             protocol: ProtocolChoice::One,
             placement: PlacementChoice::Auto,
         }
+    }
+}
+
+impl ConnectionOptions {
+    /// The pages that memory for a server is put on. Over `shm`, a server of another user takes none on reserved hugepages.
+    #[must_use]
+    pub fn pages(&self) -> PageChoice {
+        if self.shm_allow.is_empty() { PageChoice::Auto } else { PageChoice::Size(PageSize::Transparent) }
     }
 }
 

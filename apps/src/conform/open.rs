@@ -29,6 +29,8 @@ pub fn open(fabric: FabricName, wait: Duration) -> Result<Box<dyn RawPeer>, Stri
                 completions: COMPLETIONS,
                 may_sleep: true,
                 setup_timeout: wait,
+                foreign_hugepages: true,
+                ..ShmConfig::default()
             };
             let provider = Shm::open(config).map_err(|error| error.to_string())?;
             Ok(Box::new(RawEnd::new(provider)?))

@@ -12,9 +12,11 @@ use stag::fabric::{
     Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest,
     WriteRequest,
 };
-use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
+use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
 use stag::runtime::{Clock, Poller, sleep};
 use stag::wire::rpcrdma::Segment;
+
+use crate::options;
 
 /// Octets of each posted Receive: more than is ever agreed on, so that a message beyond a threshold is seen.
 pub const RECEIVE_LEN: usize = 16 << 10;
@@ -143,7 +145,7 @@ impl<P: Provider> RawEnd<P> {
         let len = Pool::footprint(RECEIVE_LEN, MESSAGES) + PAYLOAD_LEN;
         let budget = Budget::new(2 * len as u64 + (4 << 20));
         let config =
-            ArenaConfig { name: "conform", len, page: PageChoice::Auto, node: None, budget: &budget };
+            ArenaConfig { name: "conform", len, page: options::get().pages(), node: None, budget: &budget };
         let arena = Arena::new(&config).map_err(|error| text(&error))?;
         let messages =
             Pool::fixed(&arena, "messages", RECEIVE_LEN, MESSAGES).map_err(|error| text(&error))?;

@@ -45,6 +45,8 @@ impl AnyLink {
             FabricName::Shm => {
                 let config = ShmConfig {
                     admit: options.shm_allow,
+                    // The server chose its pages.
+                    foreign_hugepages: true,
                     queue_pairs: 2,
                     completions: 4096,
                     may_sleep: true,

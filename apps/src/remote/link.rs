@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use stag::fabric::{DisconnectReason, FabricError, Provider};
-use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
+use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
 use stag::nfs::client::{AnyOperation, FinishedCall, Target};
 use stag::rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
@@ -116,7 +116,8 @@ impl<P: Provider> Link<P> {
         let messages = Pools::messages_needed(&config);
         let len = Pool::footprint(config.message_len(), messages) + payload_len;
         let budget = Budget::new(2 * len as u64 + (4 << 20));
-        let arena = ArenaConfig { name: "stag", len, page: PageChoice::Auto, node: None, budget: &budget };
+        let arena =
+            ArenaConfig { name: "stag", len, page: options::get().pages(), node: None, budget: &budget };
         let arena = Arena::new(&arena).map_err(|error| {
             limits::memory_too_large(len).map_or_else(|| broken(&error), |why| broken(&why))
         })?;

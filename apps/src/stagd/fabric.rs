@@ -38,6 +38,7 @@ impl Served for Shm {
             may_sleep: settings.poll == Poll::Adaptive,
             queue_pairs: plan.engine.connections_max,
             completions: plan.engine.serving_completions_max(),
+            fence_timeout: plan.engine.peer_timeout,
             admit: settings.shm_allow.clone(),
             ..ShmConfig::default()
         })

@@ -306,6 +306,8 @@ pub enum DisconnectReason {
         /// Its group.
         gid: u32,
     },
+    /// We refused: the peer's memory is not mapped here, and why.
+    MemoryRefused(String),
     /// There is no listener at that address.
     NoListener,
     /// Set-up took too long.
@@ -335,6 +337,7 @@ impl DisconnectReason {
             DisconnectReason::NotAdmitted { uid, .. } => {
                 format!("{peer} runs as user {uid}, who is not admitted here, and got nothing")
             }
+            DisconnectReason::MemoryRefused(why) => format!("{peer}'s memory is not mapped here: {why}"),
             DisconnectReason::NoListener => "no server listens there".to_owned(),
             DisconnectReason::TimedOut => "no connection in time".to_owned(),
             DisconnectReason::Unreachable(why) => format!("no route to it: {why}"),

@@ -102,5 +102,29 @@ fn listeners_are_left_alone_while_no_descriptor_is_left() {
     client.connect(&name, b"", CAPACITY).expect("the name is fine");
     pass(&mut client, &mut Duration::ZERO.clone());
     check("shm", &mut server, pass);
-    drop(client);
+    check_refusal(&mut server, &mut client, &name);
+}
+
+/// There is a descriptor left for one more connection, and none for its memory: the client is told so.
+fn check_refusal(server: &mut Shm, client: &mut Shm, name: &str) {
+    let (mut now, mut client_now) = (Duration::from_secs(60), Duration::from_secs(60));
+    let pair = client.connect(name, b"", CAPACITY).expect("the name is fine");
+    pass(client, &mut client_now);
+    let _below = File::open("/dev/null").expect("there is one more");
+    let last = File::open("/dev/null").expect("there is one more");
+    let mut before = 0;
+    limit(|limit| before = std::mem::replace(&mut limit.rlim_cur, last.as_raw_fd() as libc::rlim_t + 1));
+    drop(last);
+    let reason = (0..SECOND).find_map(|_| {
+        pass(server, &mut now);
+        client_now += PASS;
+        client.poll(client_now, &mut VecDeque::with_capacity(8), 8);
+        match client.poll_event() {
+            Some(Event::Disconnected { queue_pair, reason }) if queue_pair == pair => Some(reason),
+            _ => None,
+        }
+    });
+    limit(|limit| limit.rlim_cur = before);
+    let reason = reason.expect("it is refused").to_string();
+    assert!(reason.contains("no descriptors left") && reason.contains("ulimit -n"), "{reason}");
 }

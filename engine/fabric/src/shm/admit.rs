@@ -62,6 +62,14 @@ pub(super) fn own_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
+/// The user of a peer. An address has none, and no shared memory either.
+pub(super) fn user(peer: &Peer) -> u32 {
+    match *peer {
+        Peer::Process { uid, .. } => uid,
+        Peer::Address(_) => u32::MAX,
+    }
+}
+
 /// Whether the process at the other end of `socket` is of our user, `own`, or one of `admitted`.
 pub(super) fn is_admitted(admitted: &[Admit], own: u32, peer: &Peer, socket: BorrowedFd<'_>) -> bool {
     let Peer::Process { uid, .. } = *peer else { return false };

@@ -250,7 +250,7 @@ mod tests {
 
     fn bell(bells: &Bells, index: u32) -> Bell {
         let (place, fd) = bells.place(index);
-        Bell::new(place, Regions::new().map(fd, place.file_len() as u64).unwrap()).unwrap()
+        Bell::new(place, Regions::new().map(fd, place.file_len() as u64, 0).unwrap()).unwrap()
     }
 
     fn collected(bells: &Bells) -> Vec<u32> {
@@ -308,7 +308,7 @@ mod tests {
     fn a_place_that_is_not_there_has_no_bell() {
         let bells = Bells::new(10).unwrap();
         let (place, fd) = bells.place(3);
-        let memory = Regions::new().map(fd, place.file_len() as u64).unwrap();
+        let memory = Regions::new().map(fd, place.file_len() as u64, 0).unwrap();
         for (count, index) in [(10, 10), (0, 0), (10_000, 9_000), (u32::MAX, 3)] {
             assert!(Bell::new(BellPlace { count, index }, Rc::clone(&memory)).is_none(), "{count} {index}");
         }

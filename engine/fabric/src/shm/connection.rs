@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use stag_memory::{Buf, Shared};
 
@@ -73,6 +74,18 @@ pub(super) struct QueuePair {
     pub(super) part_fd: Option<OwnedFd>,
     /// Where the fence of all exposures is, while closing.
     flushed: usize,
+    /// Fences wait for an access of the peer: which one, and since when.
+    stall: Option<Stall>,
+}
+
+/// An access of the peer that fences wait for.
+#[derive(Clone, Copy)]
+struct Stall {
+    /// The peer's epoch.
+    epoch: u64,
+    since: Duration,
+    /// The connection was closing already.
+    is_closing: bool,
 }
 
 impl Numbered for QueuePair {
@@ -108,6 +121,7 @@ impl QueuePair {
             dialing: None,
             part_fd: None,
             flushed: 0,
+            stall: None,
         }
     }
 
@@ -541,6 +555,39 @@ impl QueuePair {
         }
     }
 
+    /// Notes which access of the peer fences wait for, after they were polled. Returns how long they have waited for this one; while
+    /// the connection closes, that time begins anew.
+    pub(super) fn stalled_for(&mut self, now: Duration) -> Duration {
+        let Some(link) = self.link.as_ref().filter(|_| self.exposures.is_waiting() && !self.peer_gone) else {
+            self.stall = None;
+            return Duration::ZERO;
+        };
+        let (epoch, is_closing) = (link.theirs.epoch().get(), matches!(self.phase, Phase::Closing(_)));
+        let is_same = |stall: &Stall| stall.epoch == epoch && stall.is_closing == is_closing;
+        let stall = self.stall.filter(is_same).unwrap_or(Stall { epoch, since: now, is_closing });
+        self.stall = Some(stall);
+        now.saturating_sub(stall.since)
+    }
+
+    /// When fences that wait will have waited for `limit`.
+    pub(super) fn stalled_until(&self, limit: Duration) -> Option<Duration> {
+        self.stall.map(|stall| stall.since.saturating_add(limit))
+    }
+
+    /// While closing: whether all that is left are fences that wait for an access of the peer.
+    fn waits_for_fences(&self) -> bool {
+        self.receives.is_empty()
+            && self.pending.is_empty()
+            && self.exposures.is_waiting()
+            && self.exposures.next_live(self.flushed).is_none()
+    }
+
+    /// Gives up memory that the peer may be writing to for as long as it runs. Returns how many exposures that are.
+    #[cold]
+    pub(super) fn lose_waiting(&mut self) -> usize {
+        self.exposures.forget_waiting()
+    }
+
     /// Whether there is nothing to receive, or no Receive for it.
     pub(super) fn is_drained(&self) -> bool {
         let nothing = |link: &Link| !matches!(link.consumer.peek(), Ok(Some(_)));
@@ -635,12 +682,20 @@ impl QueuePair {
     /// Whether `poll` would find work here. After [`QueuePair::set_sleeping`] and a fence.
     pub(super) fn has_work(&mut self) -> bool {
         match self.phase {
-            Phase::Open if !self.exposures.is_waiting() => {}
+            Phase::Open => {}
             // Its socket tells when there is news; without one, `poll_timeout` does.
             Phase::Dialing | Phase::Prepared => return false,
-            _ => return true,
+            Phase::Closing(_) if self.waits_for_fences() => {}
+            Phase::Announced | Phase::Draining(_) | Phase::Closing(_) => return true,
         }
         let Some(link) = &mut self.link else { return false };
+        // A peer rings its doorbell behind its accesses, and wakes us.
+        if self.exposures.has_done(&link.theirs, self.peer_gone) {
+            return true;
+        }
+        if matches!(self.phase, Phase::Closing(_)) {
+            return false;
+        }
         if !matches!(link.consumer.peek(), Ok(None)) && !self.receives.is_empty() {
             return true;
         }
@@ -710,10 +765,10 @@ pub(super) fn write(link: &mut Link, source: &Shared, target: RemoteSegment) -> 
 pub(super) fn fill(link: &mut Link, target: &mut Buf, source: RemoteSegment) -> Result<(), WorkError> {
     let len = target.len();
     let from = link.access(source, len, Access::Read)?;
-    // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts (`order`). The target is
-    // as long, and ours alone, so they do not overlap.
+    // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off unless it fences the exposure, which is checked
+    // next. The target is as long, and ours alone, so they do not overlap.
     unsafe { std::ptr::copy_nonoverlapping(from.cast_const(), target.as_mut_ptr(), len) };
-    Ok(())
+    link.check_read(source.handle)
 }
 
 /// Whether `parts` may be read into `target`.
@@ -730,13 +785,13 @@ pub(super) fn read(link: &mut Link, target: &mut Buf, parts: &[ReadPart]) -> Res
     assert!(is_within(parts, target), "the parts are checked before");
     parts.iter().try_for_each(|part| {
         let from = link.access(part.source, part.len as usize, Access::Read)?;
-        // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off while the span lasts
-        // (`order`). `at + len` is at most the target's length, as checked above, and the target is ours
+        // SAFETY: `from` is mapped for `len` bytes (`Binds`), and the peer keeps off unless it fences the exposure,
+        // which is checked next. `at + len` is at most the target's length, as checked above, and the target is ours
         // alone, so they do not overlap.
         unsafe {
             let to = target.as_mut_ptr().add(part.at as usize);
             std::ptr::copy_nonoverlapping(from.cast_const(), to, part.len as usize);
         }
-        Ok(())
+        link.check_read(part.source.handle)
     })
 }

@@ -11,6 +11,9 @@
 //!   and the initiator compares before each access ([`order`]). A count, rather than the dead handle: a bind
 //!   of an earlier exposure at that index, which the initiator has not replaced yet, stays dead whatever
 //!   happens at the index later.
+//!
+//! A fence waits for an access that may be under way only if the peer may write: until then its writes could land in what the memory
+//! is used for next. A reader compares the count once more behind its copy, and throws away what it copied too late.
 
 use std::rc::Rc;
 
@@ -194,7 +197,7 @@ impl Exposures {
         self.find(handle).map(|index| self.remove(index))
     }
 
-    /// Kills `handle`. `None`: it is not exposed (any more).
+    /// Kills `handle`. `None`: it is not exposed (any more). Memory that the peer only reads is free at once.
     pub(super) fn fence(
         &mut self,
         handle: Handle,
@@ -207,7 +210,8 @@ impl Exposures {
         entry.kills = entry.kills.wrapping_add(1);
         // Without a peer no access can be under way.
         let span = theirs.and_then(|theirs| order::kill(ours.kills(index), entry.kills, theirs.epoch()));
-        Some(match span {
+        let is_written = matches!(entry.exposed, Some(Exposed::Write(_)));
+        Some(match span.filter(|_| is_written) {
             None => Fenced::Done(self.remove(index)),
             Some(span) => {
                 self.waiting.push(Waiting { index, id, span });
@@ -232,6 +236,12 @@ impl Exposures {
         !self.waiting.is_empty()
     }
 
+    /// Whether [`Exposures::poll`] would find something.
+    #[inline]
+    pub(super) fn has_done(&self, theirs: &Part, gone: bool) -> bool {
+        self.waiting.iter().any(|waiting| gone || order::is_over(theirs.epoch(), waiting.span))
+    }
+
     /// The first live handle at or after the index `from`, and the index behind it: for the end of the
     /// connection, when all are fenced.
     pub(super) fn next_live(&self, from: usize) -> Option<(Handle, usize)> {
@@ -240,11 +250,13 @@ impl Exposures {
         live.next().map(|(index, e)| (Handle(e.handle), index + 1))
     }
 
-    /// Leaks the memory whose fence still waits: the peer may be writing to it.
-    pub(super) fn forget_waiting(&mut self) {
+    /// Leaks the memory whose fence still waits: the peer may be writing to it. Returns how many exposures that are.
+    pub(super) fn forget_waiting(&mut self) -> usize {
+        let count = self.waiting.len();
         for Waiting { index, .. } in self.waiting.drain(..) {
             std::mem::forget(self.entries[index].exposed.take());
         }
+        count
     }
 
     /// Whether nothing is exposed, nor waits.
@@ -345,6 +357,13 @@ impl Binds {
         }
         // SAFETY: `skip + len <= entry.len`, so inside of what `base` points to (invariant).
         Ok(unsafe { entry.base.add(skip as usize) })
+    }
+
+    /// Whether an exposure that was just read, after [`Binds::access`], is alive still: then what was copied is what was exposed.
+    #[inline]
+    pub(super) fn is_alive(&self, handle: Handle, theirs: &Part) -> bool {
+        let index = self.index(handle.0);
+        self.entries.get(index).is_some_and(|entry| !order::was_killed(theirs.kills(index), entry.kills))
     }
 
     /// Forgets `handle`, before a Send tells its owner. `false`: it is not known.

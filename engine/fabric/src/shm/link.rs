@@ -6,6 +6,7 @@ use stag_memory::Buf;
 
 use super::bells::Bell;
 use super::exposure::{Access, Bind, Binds, Refusal};
+use super::mapped::MappedCharge;
 use super::order::{self, Word};
 use super::pages::{Layout, Part};
 use super::rendezvous;
@@ -24,6 +25,8 @@ pub(super) mod closed {
 /// What we know of a peer, with its memory mapped.
 pub(super) struct MappedPeer {
     pub(super) part: Part,
+    /// Counts the part.
+    pub(super) charge: MappedCharge,
     pub(super) binds: Binds,
     pub(super) bell: Bell,
     pub(super) may_sleep: bool,
@@ -35,6 +38,7 @@ pub(super) struct Link {
     pub(super) producer: Producer,
     pub(super) ours: Part,
     pub(super) theirs: Part,
+    _charge: MappedCharge,
     pub(super) binds: Binds,
     /// Rung when the peer does not look at our ring.
     pub(super) bell: Bell,
@@ -53,7 +57,7 @@ pub(super) struct Link {
 
 impl Link {
     pub(super) fn new(ours: Part, peer: MappedPeer, regions: usize) -> Link {
-        let MappedPeer { part: theirs, binds, bell, may_sleep } = peer;
+        let MappedPeer { part: theirs, charge, binds, bell, may_sleep } = peer;
         let (Layout { ring_len: our_len, .. }, Layout { ring_len: their_len, .. }) =
             (ours.layout(), theirs.layout());
         // SAFETY: both rings are mapped twice, back to back, by `Part`, and stay so: the parts are moved into
@@ -68,6 +72,7 @@ impl Link {
             producer,
             ours,
             theirs,
+            _charge: charge,
             binds,
             bell,
             may_sleep,
@@ -197,11 +202,24 @@ impl Link {
         access: Access,
     ) -> Result<*mut u8, WorkError> {
         self.begin_span();
-        self.binds.access(at.handle, at.offset, len, access, &self.theirs).map_err(|refusal| match refusal {
+        self.binds
+            .access(at.handle, at.offset, len, access, &self.theirs)
+            .map_err(|refusal| self.refused(refusal))
+    }
+
+    /// Whether memory that was just copied was exposed all the time; otherwise the copy is worth nothing.
+    #[inline(always)]
+    pub(super) fn check_read(&self, handle: Handle) -> Result<(), WorkError> {
+        if self.binds.is_alive(handle, &self.theirs) { Ok(()) } else { Err(self.refused(Refusal::Dead)) }
+    }
+
+    #[cold]
+    fn refused(&self, refusal: Refusal) -> WorkError {
+        match refusal {
             // A peer that closes kills all it exposed.
             Refusal::Dead if is_closed(&self.theirs) => WorkError::Flushed,
             Refusal::Dead | Refusal::Access => WorkError::RemoteAccess,
-        })
+        }
     }
 }
 

@@ -15,27 +15,44 @@
 //! An admitted peer *can*:
 //!
 //! - read and write every registered arena, all of it, at any time: messages and data of all connections, over other
-//!   transports too if they use the same arena. Handles, bounds, access and fences are checked by the initiator's copy of this
-//!   code; they protect against mistakes, not against malice;
-//! - so change octets while we look at them. Octets in rings are copied out once, by accesses that allow for it, and the copy
-//!   is checked. But the copy, like every message, lies in registered memory, where `&[u8]` promises the compiler that it does
-//!   not change, and RDMA Reads and Writes copy by `memcpy`: with such a peer these are data races, for which the language
-//!   promises nothing. Observed were wrong octets and connections that end;
+//!   transports too if they use the same arena. The initiator's copy of this code checks handles, bounds, access and fences; that
+//!   protects against mistakes, not against a hostile peer;
+//! - so change octets while we look at them. What is in rings is copied out once, by accesses that allow for it, and the
+//!   copy is checked. But the copy, like every message, lies in registered memory, where `&[u8]` promises the compiler that it
+//!   stands still, and RDMA Reads and Writes copy by `memcpy`: with such a peer these are data races, for which the language
+//!   promises nothing. Seen of them so far: wrong octets, and connections that end;
 //! - punch holes into our arenas, which no seal forbids while others may write. On pages of 4 KiB a hole reads as zeroes.
 //!   **On reserved hugepages the page goes back to the machine; if none is free when we touch the hole, we die of SIGBUS**;
-//! - make us pay for its memory: the first write to an untouched page of its arenas is charged to the writer;
-//! - keep our arenas in memory for as long as it runs, also when we have ended;
+//! - do the same in its own arenas. They lie on hugepages only if the peer is of our own user, or
+//!   [`ShmConfig::foreign_hugepages`] says so;
+//! - make us wait for page faults: while it punches a hole into an arena, ours or its own, our access to a page in the hole waits,
+//!   0.7 s for each GiB that it had filled. For its part of a connection that is 50 µs at most ([`pages`]), for its bells 1 ms. A
+//!   page of its own that it has had swapped out takes one read of the swap device;
+//! - make us pay for its memory: a page of its arenas that nobody touched before is charged to the process that writes there first,
+//!   so are 64 KiB of its part of a connection. The table of what it exposes is ours, 160 KiB at most for each connection;
+//! - use our address space: all peers together 32 times this machine's memory, or a quarter of the address space if that is less, and a
+//!   quarter of `vm.max_map_count`; each user half of that ([`mapped`]). More is refused;
+//! - keep our arenas in memory for as long as it runs, also after we have ended;
 //! - ring the bells of other connections (`bells`), each of which costs a look, or silence them: a message that comes after a
 //!   pause is then found some milliseconds later;
+//! - say that it is in the middle of writing to memory that we exposed for it. We wait for that memory, asleep, for
+//!   [`ShmConfig::fence_timeout`]; then the connection ends. After as long again that memory is lost, with a line in the log, unless the
+//!   peer has let go of its socket. Memory that it only reads is ours again at once;
+//! - hold up to 64 threads that close descriptors which it sent, each for as long as that close takes (a file on FUSE may
+//!   take for ever), and keep at most 253 more descriptors open. Then no process of another user than ours is accepted until a
+//!   thread is free; the user of a process that sends descriptors that were not asked for is refused for a minute anyway;
 //! - tell us wrong things through its rings and its control words: then its connection ends.
 //!
 //! It *cannot*:
 //!
-//! - make us wait: no system call on anything that a peer owns, shares or sent blocks. We are woken through our own
-//!   socket, wake a peer by a send that does not wait, and leave to a thread each close that could wait (`sockets`);
-//! - shrink memory that we map (seals), or have us map anything but a sealed memfd of whole pages;
+//! - make us wait beyond those page faults: no system call on anything that a peer owns, shares or sent blocks. We are woken through
+//!   our own socket, wake a peer by a send that does not wait, and leave to a thread each close that could wait (`sockets`). One
+//!   exception: a process that has reached its limit of descriptors, which a peer alone cannot bring about. The kernel closes a
+//!   descriptor that finds no number within our system call;
+//! - change the length of what we map (seals), or have us map anything but a sealed memfd of exactly the length that it says;
 //! - write our ring and control words, which it maps read-only (sealed against more since Linux 5.1; before that it could);
-//! - reach memory that is not registered, nor our descriptors.
+//! - reach memory that is not registered, nor our descriptors;
+//! - take all places of the set-up by connections that say nothing: one user has half at most.
 //!
 //! # Cost
 //!
@@ -58,6 +75,7 @@ mod exposure;
 mod harvest;
 mod idle;
 mod link;
+mod mapped;
 mod message;
 mod order;
 mod pages;
@@ -108,6 +126,9 @@ const LOOK_PASSES: u32 = 4096;
 /// How soon a listener with a full backlog is tried again.
 const DIAL_INTERVAL: Duration = Duration::from_millis(1);
 
+/// Why a connection ends on which a fence waits for [`ShmConfig::fence_timeout`].
+const ENDLESS_ACCESS: &str = "an access to our memory that does not end";
+
 /// What a socket is watched for.
 const SOCKET: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
@@ -122,9 +143,15 @@ pub struct ShmConfig {
     pub completions: u32,
     /// How long a connection's set-up may take.
     pub setup_timeout: Duration,
+    /// How long a peer may be in the middle of writing to memory that we want back. Then its connection ends; and as long again
+    /// after that, if the peer has not let go of its end, that memory counts as lost.
+    pub fence_timeout: Duration,
     /// Who may connect, and to whom we do, besides processes of our own user. **An admitted process may read and write all
     /// registered memory**: see [Trust](self#trust).
     pub admit: Vec<Admit>,
+    /// Whether arenas of processes of other users may lie on reserved hugepages. Such a process can end ours: see
+    /// [Trust](self#trust). For a client whose server chooses its pages.
+    pub foreign_hugepages: bool,
 }
 
 impl Default for ShmConfig {
@@ -134,9 +161,15 @@ impl Default for ShmConfig {
             queue_pairs: 1024,
             completions: 64 * 1024,
             setup_timeout: Duration::from_secs(5),
+            fence_timeout: Duration::from_secs(60),
             admit: Vec::new(),
+            foreign_hugepages: false,
         }
     }
+}
+
+fn no_memory(source: std::io::Error) -> FabricError {
+    FabricError::System { doing: "map the memory of a connection, or watch its socket".to_owned(), source }
 }
 
 /// What we tell every peer.
@@ -205,6 +238,8 @@ pub struct Shm {
     incoming_next: u32,
     /// Descriptors ran out: no connection is accepted until then.
     paused_until: Option<Duration>,
+    /// Users that sent descriptors that were not asked for, and until when they are refused.
+    shunned: Vec<(u32, Duration)>,
     /// Queue pairs that wait for their listener.
     dialing: Vec<u32>,
     is_armed: bool,
@@ -252,6 +287,7 @@ impl Shm {
             incoming: Vec::new(),
             incoming_next: 0,
             paused_until: None,
+            shunned: Vec::new(),
             dialing: Vec::new(),
             is_armed: false,
             rung: Vec::with_capacity(count),
@@ -383,6 +419,10 @@ impl Shm {
                     return true;
                 }
                 pair.poll_fences(completions, room);
+                if pair.stalled_for(self.now) >= self.config.fence_timeout {
+                    self.close(index, DisconnectReason::PeerViolation(ENDLESS_ACCESS));
+                    return true;
+                }
             }
             Phase::Draining(reason) => {
                 pair.poll_fences(completions, room);
@@ -393,7 +433,18 @@ impl Shm {
             }
             // Completions that were queued before come first.
             Phase::Closing(reason) if self.local.is_empty() => {
-                if pair.flush(completions, room) {
+                let mut is_over = pair.flush(completions, room);
+                if !is_over && pair.stalled_for(self.now) >= self.config.fence_timeout {
+                    let count = pair.lose_waiting();
+                    tracing::warn!(
+                        "shm: {} says that it is writing to {count} exposed buffers, and has not let go of its connection for \
+                         {:?} (fence_timeout); their memory is lost to this process",
+                        pair.peer,
+                        self.config.fence_timeout
+                    );
+                    is_over = true;
+                }
+                if is_over {
                     let capacity = pair.capacity;
                     let queue_pair = pair.id;
                     self.slots[index as usize] = None;
@@ -443,6 +494,7 @@ impl Shm {
         let now = self.now;
         if self.paused_until.is_some_and(|until| now >= until) {
             self.paused_until = None;
+            sockets::go_on_closing();
             self.set_listening(SOCKET);
         }
         let late = |incoming: &Incoming| incoming.hello.is_none() && now >= incoming.deadline;

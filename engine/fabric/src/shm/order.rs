@@ -36,6 +36,9 @@ pub(super) trait Word {
     /// Stores 1 after everything before it, and hands on what others published by the same word.
     fn put(&self);
 
+    /// Orders the loads before it before those behind it.
+    fn fence_acquire();
+
     /// A sequentially consistent fence: of two sides that each store, fence, then load the other's word,
     /// at least one sees the other's store.
     fn fence();
@@ -76,6 +79,11 @@ macro_rules! word {
             #[inline(always)]
             fn put(&self) {
                 <$atomic>::swap(self, 1, Ordering::AcqRel);
+            }
+
+            #[inline(always)]
+            fn fence_acquire() {
+                fence(Ordering::Acquire);
             }
 
             #[inline(always)]
@@ -139,6 +147,14 @@ pub(super) fn access_begin<W: Word<Value = u64>>(epoch: &W, odd: u64) {
 /// Initiator, within a span: whether the exposure that was announced with `alive` was killed since.
 #[inline(always)]
 pub(super) fn is_dead<W: Word<Value = u32>>(kills: &W, alive: u32) -> bool {
+    kills.get() != alive
+}
+
+/// Initiator, behind a copy out of the exposure: whether it was killed meanwhile. If not, what was copied is what the owner exposed: the
+/// owner uses the memory for something else only after [`kill`], whose fence this pairs with.
+#[inline(always)]
+pub(super) fn was_killed<W: Word<Value = u32>>(kills: &W, alive: u32) -> bool {
+    W::fence_acquire();
     kills.get() != alive
 }
 
@@ -246,6 +262,9 @@ mod loom_tests {
                 fn put(&self) {
                     <$atomic>::swap(self, 1, Ordering::AcqRel);
                 }
+                fn fence_acquire() {
+                    fence(Ordering::Acquire);
+                }
                 fn fence() {
                     fence(Ordering::SeqCst);
                 }
@@ -316,6 +335,30 @@ mod loom_tests {
             }
             // SAFETY: the fence is done; loom fails the test when the initiator still touches it.
             memory.with_mut(|m| unsafe { *m += 10 });
+            initiator.join().unwrap();
+        });
+    }
+
+    /// Memory that is exposed to be read is used again right after its kill: an initiator that copied what came later finds out.
+    #[test]
+    fn a_read_of_memory_that_was_used_again_is_found_out() {
+        loom::model(|| {
+            let kills = Arc::new(AtomicU32::new(0));
+            let epoch = Arc::new(AtomicU64::new(0));
+            let memory = Arc::new(AtomicU32::new(7));
+            let initiator = {
+                let (kills, epoch, memory) = (kills.clone(), epoch.clone(), memory.clone());
+                thread::spawn(move || {
+                    access_begin(&*epoch, 1);
+                    if !is_dead(&*kills, 0) {
+                        let copied = memory.load(Ordering::Relaxed);
+                        assert!(copied == 7 || was_killed(&*kills, 0));
+                    }
+                    access_end(&*epoch, 2);
+                })
+            };
+            kill(&*kills, 1, &*epoch);
+            memory.store(8, Ordering::Relaxed);
             initiator.join().unwrap();
         });
     }

@@ -58,6 +58,11 @@ impl Layout {
     pub(super) fn file_len(self) -> usize {
         self.control_len() + self.ring_len as usize
     }
+
+    /// Bytes of address space of a mapped part: the ring is mapped twice.
+    pub(super) fn mapped_len(self) -> usize {
+        self.file_len() + self.ring_len as usize
+    }
 }
 
 /// A mapped part: ours, writable; or the peer's, read-only.
@@ -93,8 +98,7 @@ impl Part {
         // The address range first, so that the two views of the ring can be put side by side into it.
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let base =
-            unsafe { libc::mmap(ptr::null_mut(), control_len + 2 * ring_len, libc::PROT_NONE, flags, -1, 0) };
+        let base = unsafe { libc::mmap(ptr::null_mut(), layout.mapped_len(), libc::PROT_NONE, flags, -1, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
@@ -103,7 +107,9 @@ impl Part {
         for (at, len, offset) in
             [(0, control_len + ring_len, 0), (control_len + ring_len, ring_len, control_len)]
         {
-            let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_POPULATE;
+            let is_populated = protection & libc::PROT_WRITE != 0 || layout.file_len() <= SHORT_LEN_MAX;
+            let populate = if is_populated { libc::MAP_POPULATE } else { 0 };
+            let flags = libc::MAP_SHARED | libc::MAP_FIXED | populate;
             // SAFETY: MAP_FIXED replaces `at..at + len` of the range that was just reserved: both add up
             // to its length, and nothing points into it yet.
             let mapped = unsafe {
@@ -181,7 +187,7 @@ impl Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let len = self.layout.control_len() + 2 * self.layout.ring_len as usize;
+        let len = self.layout.mapped_len();
         // SAFETY: the range that `map` reserved; the rings and words into it die with their connection,
         // which owns this part.
         unsafe { libc::munmap(self.base.cast(), len) };
@@ -203,29 +209,71 @@ pub(super) fn memory(name: &CStr, len: usize) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Whether a received memfd can be mapped for `len` bytes without the danger that a file that shrinks makes us die of
-/// SIGBUS, and unmapped again: `len` is whole pages of the file. Nothing that is asked here waits, whatever `fd` is.
+/// The pages that received memory may lie on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AllowedPages {
+    /// Base pages only.
+    Base,
+    /// Reserved hugepages, too.
+    Hugepages,
+}
+
+/// Checks that a received descriptor is a memfd of exactly `len` bytes, which are whole pages and cannot become fewer or
+/// more. Then we can map it, and unmap it, and a file that shrinks cannot kill us by SIGBUS. None of the system calls here waits.
 ///
-/// A peer can still punch holes into memory that it may write (no seal forbids that alone). On pages of the usual size it
-/// reads as zeroes then; on reserved hugepages a touch needs a free one.
-pub(super) fn is_safe_to_map(fd: BorrowedFd<'_>, len: u64) -> bool {
-    page_len(fd).is_some_and(|page| {
-        len > 0 && len.is_multiple_of(page) && file_status(fd).is_ok_and(|s| s.st_size as u64 >= len)
-    })
+/// The exact length bounds how long a peer can make us wait: while it punches a hole, a page fault anywhere in the hole
+/// waits. A peer may punch holes into memory that it may write. On base pages the hole reads as zeroes; on a reserved hugepage our
+/// next access needs a free hugepage, or kills us.
+pub(super) fn check_memory(fd: BorrowedFd<'_>, len: u64, allowed: AllowedPages) -> Result<(), &'static str> {
+    const FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+    let seals = seals(fd).ok_or(NOT_A_MEMFD)?;
+    if seals & FIXED != FIXED {
+        return Err("a memfd is not sealed; add F_SEAL_SHRINK and F_SEAL_GROW");
+    }
+    let page = page_len(fd).ok_or(NOT_A_MEMFD)?;
+    if page != PAGE as u64 && allowed == AllowedPages::Base {
+        return Err(
+            "a memfd lies on reserved hugepages, which are taken only for arenas, and only from processes of this \
+                    side's own user; use pages of 4 KiB",
+        );
+    }
+    if len == 0 || !len.is_multiple_of(page) {
+        return Err("a memfd's length, as the message says it, is not a whole number of pages");
+    }
+    if file_status(fd).map_or(true, |status| status.st_size as u64 != len) {
+        return Err("a memfd is longer or shorter than its message says");
+    }
+    Ok(())
 }
 
-/// As [`is_safe_to_map`], for the memory of a connection, which is not mapped in units of hugepages.
-pub(super) fn is_safe_part(fd: BorrowedFd<'_>, len: u64) -> bool {
-    page_len(fd) == Some(PAGE as u64) && is_safe_to_map(fd, len)
+/// The longest part of a connection into which a peer may punch holes, each of which takes some 40 µs; and the longest that is
+/// populated when it is mapped. The pages of a longer one come as they are used, and count for the process that wrote to them first.
+const SHORT_LEN_MAX: usize = 64 * 1024;
+
+/// As [`check_memory`], for the peer's part of a connection, which each pass may look at.
+pub(super) fn check_part(fd: BorrowedFd<'_>, layout: Layout) -> Result<(), &'static str> {
+    let len = layout.file_len() as u64;
+    check_memory(fd, len, AllowedPages::Base)?;
+    if len > SHORT_LEN_MAX as u64 && seals(fd).is_none_or(|seals| seals & libc::F_SEAL_FUTURE_WRITE == 0) {
+        return Err(
+            "a connection's memfd of more than 64 KiB is not sealed against holes; add F_SEAL_FUTURE_WRITE",
+        );
+    }
+    Ok(())
 }
 
-/// The length of the file's pages, if it is a memfd that is sealed against shrinking.
-fn page_len(fd: BorrowedFd<'_>) -> Option<u64> {
+/// Why a descriptor is refused that is no memory at all.
+pub(super) const NOT_A_MEMFD: &str = "a descriptor is not a memfd";
+
+/// The seals of a file in memory. `None`: it is another kind of file.
+pub(super) fn seals(fd: BorrowedFd<'_>) -> Option<libc::c_int> {
     // SAFETY: an open descriptor. On anything but a file in memory it fails.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
-    if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
-        return None;
-    }
+    (seals >= 0).then_some(seals)
+}
+
+/// The length of a file's pages.
+fn page_len(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut status = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: an open descriptor and room for the answer.
     check(unsafe { libc::fstatfs(fd.as_raw_fd(), status.as_mut_ptr()) }).ok()?;
@@ -256,7 +304,7 @@ mod tests {
     #[test]
     fn the_ring_is_its_own_mirror_and_the_peer_sees_it() {
         let (ours, fd) = Part::create(LAYOUT).unwrap();
-        assert!(is_safe_to_map(fd.as_fd(), LAYOUT.file_len() as u64));
+        assert_eq!(check_part(fd.as_fd(), LAYOUT), Ok(()));
         let theirs = Part::open(fd.as_fd(), LAYOUT).unwrap();
         // SAFETY: `2 * ring_len` bytes are mapped; one thread.
         unsafe {
@@ -274,34 +322,54 @@ mod tests {
         assert!(check(unsafe { libc::ftruncate(fd.as_raw_fd(), 0) }).is_err());
     }
 
-    #[test]
-    fn lengths_that_are_not_whole_pages_are_refused() {
-        let (_ours, fd) = Part::create(LAYOUT).unwrap();
-        let len = LAYOUT.file_len() as u64;
-        for (len, is_safe) in [(0, false), (1, false), (4096, true), (len - 1, false), (len + 4096, false)] {
-            assert_eq!(is_safe_to_map(fd.as_fd(), len), is_safe, "{len}");
-            assert_eq!(is_safe_part(fd.as_fd(), len), is_safe, "{len}");
-        }
-    }
-
-    /// The kernel rounds the length of their mappings up, and so beyond what is reserved for a part.
-    #[test]
-    fn a_part_on_hugepages_is_refused() {
-        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | libc::MFD_HUGETLB | libc::MFD_HUGE_2MB;
+    fn memfd(name: &CStr, len: u64, flags: libc::c_uint, seals: libc::c_int) -> Option<OwnedFd> {
         // SAFETY: a C string, and flags that exist.
-        let Ok(fd) = check(unsafe { libc::memfd_create(c"huge".as_ptr(), flags) }) else {
-            return stag_testing::skipped("this kernel has no hugepages of 2 MiB");
-        };
+        let fd = check(unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_ALLOW_SEALING | flags) }).ok()?;
         // SAFETY: just made.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        // SAFETY: an open descriptor. A file of reserved pages takes none before it is mapped.
+        // SAFETY: an open descriptor.
         unsafe {
-            check(libc::ftruncate(fd.as_raw_fd(), 2 << 20)).unwrap();
-            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK)).unwrap();
+            check(libc::ftruncate(fd.as_raw_fd(), len as libc::off_t)).unwrap();
+            check(libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals)).unwrap();
         }
-        assert!(is_safe_to_map(fd.as_fd(), 2 << 20));
-        assert!(!is_safe_to_map(fd.as_fd(), 4096), "not a whole page");
-        assert!(!is_safe_part(fd.as_fd(), 2 << 20));
+        Some(fd)
+    }
+
+    const FIXED: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+
+    #[test]
+    fn only_the_exact_length_is_taken() {
+        let fd = memfd(c"exact", 8192, 0, FIXED).unwrap();
+        for (len, is_taken) in
+            [(0, false), (1, false), (4096, false), (8191, false), (8192, true), (12288, false)]
+        {
+            for allowed in [AllowedPages::Base, AllowedPages::Hugepages] {
+                assert_eq!(check_memory(fd.as_fd(), len, allowed).is_ok(), is_taken, "{len}");
+            }
+        }
+        let longer = memfd(c"longer", LAYOUT.file_len() as u64 + 4096, 0, FIXED).unwrap();
+        assert!(check_part(longer.as_fd(), LAYOUT).unwrap_err().contains("longer"));
+    }
+
+    /// A part on hugepages would be longer than what is reserved for it: the kernel rounds the length of its mappings up.
+    #[test]
+    fn hugepages_are_taken_for_arenas_alone() {
+        // A file of reserved pages takes none before it is mapped.
+        let Some(fd) = memfd(c"huge", 2 << 20, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, FIXED) else {
+            return stag_testing::skipped("this kernel has no hugepages of 2 MiB");
+        };
+        assert_eq!(check_memory(fd.as_fd(), 2 << 20, AllowedPages::Hugepages), Ok(()));
+        assert!(check_memory(fd.as_fd(), 2 << 20, AllowedPages::Base).unwrap_err().contains("hugepages"));
+        assert!(check_memory(fd.as_fd(), 4096, AllowedPages::Hugepages).is_err(), "not a whole page");
+    }
+
+    #[test]
+    fn a_long_part_is_sealed_against_holes() {
+        let long = Layout { ring_len: 1 << 20, exposures: 0 };
+        let (_part, fd) = Part::create(long).unwrap();
+        assert_eq!(check_part(fd.as_fd(), long), Ok(()));
+        let fd = memfd(c"long", long.file_len() as u64, 0, FIXED).unwrap();
+        assert!(check_part(fd.as_fd(), long).unwrap_err().contains("holes"));
     }
 
     #[test]
@@ -313,10 +381,11 @@ mod tests {
 
     #[test]
     fn a_file_that_is_not_sealed_is_refused() {
-        // SAFETY: a C string, and flags that exist.
-        let fd = check(unsafe { libc::memfd_create(c"unsealed".as_ptr(), libc::MFD_CLOEXEC) }).unwrap();
-        // SAFETY: just made.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        assert!(!is_safe_to_map(fd.as_fd(), 0));
+        for seals in [0, libc::F_SEAL_SHRINK, libc::F_SEAL_GROW] {
+            let fd = memfd(c"unsealed", 4096, 0, seals).unwrap();
+            assert!(check_memory(fd.as_fd(), 4096, AllowedPages::Base).unwrap_err().contains("not sealed"));
+        }
+        let file = std::fs::File::open("/proc/self/exe").unwrap();
+        assert_eq!(check_memory(file.as_fd(), 4096, AllowedPages::Base), Err(NOT_A_MEMFD));
     }
 }

@@ -8,13 +8,17 @@ use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf};
 
+use super::admit;
 use super::connection::{Phase, QueuePair};
 use super::harvest::InPlace;
 use super::link::Link;
+use super::pages::AllowedPages;
 use super::regions::REGIONS_MAX;
 use super::rendezvous::{self, Address};
 use super::setup::{self, Dialing, ShmHandover, refuse};
-use super::{Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, order, pages};
+use super::{
+    Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, no_memory, order, pages,
+};
 use crate::epoll::Token;
 use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
@@ -61,10 +65,11 @@ impl Provider for Shm {
             let repair = "register fewer, larger arenas";
             return Err(FabricError::Limit { what: "registered arenas", wanted, limit, repair });
         }
-        if !pages::is_safe_to_map(arena.fd(), arena.len() as u64) {
-            let doing = format!("register the arena {:?}: it is not sealed against shrinking", arena.name());
-            return Err(FabricError::System { doing, source: io::ErrorKind::InvalidInput.into() });
-        }
+        let checked = pages::check_memory(arena.fd(), arena.len() as u64, AllowedPages::Hugepages);
+        checked.map_err(|problem| {
+            let doing = format!("register the arena {:?}: {problem}", arena.name());
+            FabricError::System { doing, source: io::ErrorKind::InvalidInput.into() }
+        })?;
         self.ours.arenas.push(arena.clone());
         Ok(())
     }
@@ -124,16 +129,17 @@ impl Provider for Shm {
         };
         let seed = seed()?;
         let id = self.admit(&capacity).map_err(refused)?;
-        let parts = setup::create_part(&capacity).and_then(|ours| {
-            let theirs = offer.map(&mut self.regions)?;
-            self.epoll.change(incoming.socket.as_fd(), Token::queue_pair(id), SOCKET)?;
+        let parts = setup::create_part(&capacity).map_err(no_memory).and_then(|ours| {
+            let theirs = offer.map(&mut self.regions, admit::user(&incoming.peer))?;
+            let token = Token::queue_pair(id);
+            self.epoll.change(incoming.socket.as_fd(), token, SOCKET).map_err(no_memory)?;
             Ok((ours, theirs))
         });
         let ((ours, fd), theirs) = match parts {
             Ok(parts) => parts,
             Err(error) => {
                 self.completions_taken -= QueuePair::completions(&capacity);
-                return Err(refused(no_memory(error)));
+                return Err(refused(error));
             }
         };
         let mut pair = QueuePair::new(id, Phase::Prepared, capacity, seed, incoming.peer);
@@ -466,7 +472,10 @@ impl Provider for Shm {
             let again = pair.socket.is_none().then_some(self.now + DIAL_INTERVAL);
             Some(again.unwrap_or_else(|| dialing.deadline.unwrap_or(self.now)))
         });
-        incoming.chain(dialing).chain(self.paused_until).min()
+        let fences = self.attention.iter().filter_map(|&index| {
+            self.slots.get(index as usize)?.as_ref()?.stalled_until(self.config.fence_timeout)
+        });
+        incoming.chain(dialing).chain(self.paused_until).chain(fences).min()
     }
 
     fn arm(&mut self) -> bool {
@@ -665,10 +674,6 @@ impl Shm {
         }
         true
     }
-}
-
-fn no_memory(source: io::Error) -> FabricError {
-    FabricError::System { doing: "map the memory of a connection, or watch its socket".to_owned(), source }
 }
 
 /// A time as one number, which is compared at once. That of the machine's clock fits for centuries.

@@ -1,12 +1,15 @@
 //! Memory of arenas: our registered ones, and those of peers, mapped here.
 
-use std::io;
 use std::os::fd::BorrowedFd;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
 
+use super::mapped::{MappedCharge, MappedMemory};
+use super::no_memory;
 use super::pages::file_status;
+use crate::FabricError;
 
 /// Most arenas of one provider: their descriptors travel in one message.
 pub(super) const REGIONS_MAX: usize = 32;
@@ -17,6 +20,7 @@ pub(super) const REGIONS_MAX: usize = 32;
 pub(super) struct Region {
     map: MmapRaw,
     file: (u64, u64),
+    _charge: MappedCharge,
 }
 
 impl Region {
@@ -31,35 +35,52 @@ impl Region {
 }
 
 /// The arenas of peers that are mapped now, each once, however many connections lead to its owner.
-pub(super) struct Regions(Vec<Weak<Region>>);
+pub(super) struct Regions {
+    mapped: Vec<Weak<Region>>,
+    account: Arc<MappedMemory>,
+}
 
 impl Regions {
-    /// None yet.
+    /// None yet. What is mapped counts in the account of this process.
     pub(super) fn new() -> Regions {
-        Regions(Vec::new())
+        Regions { mapped: Vec::new(), account: MappedMemory::of_process() }
     }
 
     /// How many are mapped.
     #[cfg(all(test, not(loom), not(miri)))]
     pub(super) fn mapped(&self) -> usize {
-        self.0.iter().filter(|region| region.strong_count() > 0).count()
+        self.mapped.iter().filter(|region| region.strong_count() > 0).count()
     }
 
-    /// Maps the arena behind `fd`, or finds it mapped. The caller checked that it is sealed and this long.
-    pub(super) fn map(&mut self, fd: BorrowedFd<'_>, len: u64) -> io::Result<Rc<Region>> {
-        let status = file_status(fd)?;
+    /// Counts other memory of a peer of `user` that is about to be mapped.
+    ///
+    /// # Errors
+    ///
+    /// As of [`MappedMemory::charge`].
+    pub(super) fn charge(&self, user: u32, octets: u64) -> Result<MappedCharge, FabricError> {
+        self.account.charge(user, octets)
+    }
+
+    /// Maps the arena behind `fd`, which a peer of `user` sent, or finds it mapped. The caller checked that it is sealed and this long.
+    ///
+    /// # Errors
+    ///
+    /// [`FabricError::Limit`]: too much is mapped already. [`FabricError::System`]: the kernel refused.
+    pub(super) fn map(&mut self, fd: BorrowedFd<'_>, len: u64, user: u32) -> Result<Rc<Region>, FabricError> {
+        let status = file_status(fd).map_err(no_memory)?;
         // A memfd's device and inode name it as long as it is open or mapped anywhere.
         #[allow(clippy::useless_conversion)] // their types differ between architectures
         let file = (u64::from(status.st_dev), u64::from(status.st_ino));
-        self.0.retain(|region| region.strong_count() > 0);
-        let mapped =
-            self.0.iter().filter_map(Weak::upgrade).find(|r| r.file == file && r.map.len() as u64 >= len);
-        if let Some(region) = mapped {
+        self.mapped.retain(|region| region.strong_count() > 0);
+        let is_it = |region: &Rc<Region>| region.file == file && region.map.len() as u64 >= len;
+        if let Some(region) = self.mapped.iter().filter_map(Weak::upgrade).find(is_it) {
             return Ok(region);
         }
-        let len = usize::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
-        let region = Rc::new(Region { map: MmapOptions::new().len(len).map_raw(&fd)?, file });
-        self.0.push(Rc::downgrade(&region));
+        let charge = self.account.charge(user, len)?;
+        let map = usize::try_from(len).map_err(|_| std::io::ErrorKind::InvalidInput.into());
+        let map = map.and_then(|len| MmapOptions::new().len(len).map_raw(&fd)).map_err(no_memory)?;
+        let region = Rc::new(Region { map, file, _charge: charge });
+        self.mapped.push(Rc::downgrade(&region));
         Ok(region)
     }
 }

@@ -156,7 +156,7 @@ pub(super) fn wake(socket: BorrowedFd<'_>) {
 
 /// Sends one datagram with descriptors beside it. Never waits: a queue that is full is an error.
 pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
-    assert!(fds.len() <= DESCRIPTORS_MAX, "the control buffer holds {DESCRIPTORS_MAX} descriptors");
+    assert!(fds.len() <= RECEIVED_MAX, "the control buffer holds {RECEIVED_MAX} descriptors");
     let mut control = Control([0; CONTROL_LEN]);
     let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
     // SAFETY: all zeroes is a valid message header.
@@ -193,8 +193,12 @@ pub(super) fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>])
 pub(super) enum Received {
     /// Bytes, and the descriptors beside them.
     Datagram(Vec<u8>, Vec<Foreign>),
-    /// Longer than any message, or with more descriptors.
+    /// Longer than any message.
     TooLong,
+    /// With more descriptors than any message.
+    TooMany,
+    /// With descriptors that found no number in this process: it has as many as it may have.
+    Exhausted,
     /// None yet.
     Nothing,
     /// The peer closed.
@@ -205,10 +209,16 @@ pub(super) enum Received {
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut bytes = [0; LEN_MAX];
     match receive_into(socket, &mut bytes) {
-        Ok((len, fds, false)) if fds.len() <= DESCRIPTORS_MAX => {
-            Received::Datagram(bytes[..len].to_vec(), fds)
+        Ok((_, _, flags)) if flags & libc::MSG_CTRUNC != 0 => Received::Exhausted,
+        Ok((_, fds, _)) if fds.len() > DESCRIPTORS_MAX => Received::TooMany,
+        Ok((_, fds, flags)) if flags & libc::MSG_TRUNC != 0 => {
+            if fds.is_empty() {
+                Received::TooLong
+            } else {
+                Received::TooMany
+            }
         }
-        Ok(_) => Received::TooLong,
+        Ok((len, fds, _)) => Received::Datagram(bytes[..len].to_vec(), fds),
         Err(received) => received,
     }
 }
@@ -222,20 +232,27 @@ pub(super) enum Heard {
     Wake,
     /// Something that has no place there.
     Nonsense,
+    /// A message with descriptors.
+    Strays,
 }
 
 /// Takes the next wake-up.
 pub(super) fn hear_wake(socket: BorrowedFd<'_>) -> Heard {
     let mut bytes = [0; WAKE.len()];
     match receive_into(socket, &mut bytes) {
-        Ok((len, fds, false)) if bytes[..len] == WAKE && fds.is_empty() => Heard::Wake,
+        Ok((_, fds, flags)) if !fds.is_empty() || flags & libc::MSG_CTRUNC != 0 => Heard::Strays,
+        Ok((len, _, 0)) if bytes[..len] == WAKE => Heard::Wake,
         Ok(_) => Heard::Nonsense,
         Err(_) => Heard::Nothing,
     }
 }
 
-/// Takes the next datagram: its octets, the descriptors beside it, and whether something of it was lost.
-fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<Foreign>, bool), Received> {
+/// Takes the next datagram: its octets, the descriptors beside it, and flags: MSG_TRUNC and MSG_CTRUNC for octets and descriptors
+/// that found no room. There is room for all descriptors, so only a process that may have no more of them loses some.
+fn receive_into(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> Result<(usize, Vec<Foreign>, libc::c_int), Received> {
     let mut control = Control([0; CONTROL_LEN]);
     let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
     // SAFETY: all zeroes is a valid message header.
@@ -282,8 +299,7 @@ fn receive_into(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Vec<
     if len == 0 && fds.is_empty() {
         return Err(Received::Closed);
     }
-    let is_cut = message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
-    Ok((len as usize, fds, is_cut))
+    Ok((len as usize, fds, message.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC)))
 }
 
 #[cfg(all(test, not(loom), not(miri)))]
@@ -322,7 +338,7 @@ mod tests {
             assert_eq!(hear_wake(server.as_fd()), heard);
         }
         send(client.as_fd(), &WAKE, &[fd.as_fd()]).unwrap();
-        assert_eq!(hear_wake(server.as_fd()), Heard::Nonsense, "with a descriptor");
+        assert_eq!(hear_wake(server.as_fd()), Heard::Strays, "with a descriptor");
         wake(client.as_fd());
         assert_eq!(hear_wake(server.as_fd()), Heard::Wake);
         assert_eq!(hear_wake(server.as_fd()), Heard::Nothing);

@@ -7,17 +7,17 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::admit;
-use super::bells::{Bell, BellPlace};
+use super::bells::Bell;
 use super::connection::Phase;
 use super::exposure::Binds;
 use super::link::{Link, MappedPeer};
 use super::message::{Introduction, Malformed, Message};
-use super::pages::{self, Part};
+use super::pages::{self, AllowedPages, Part};
 use super::regions::Regions;
 use super::rendezvous::{self, Address, Heard, Received};
-use super::ring;
-use super::sockets::{Foreign, Socket};
+use super::sockets::{self, Foreign, Socket};
 use super::{ACCEPT_BURST, Ours, SOCKET, Shm};
+use super::{no_memory, ring};
 use crate::epoll::{EventFlags, Token};
 use crate::setup::{ACCEPT_PAUSE, check_limit, is_exhausted};
 use crate::{
@@ -26,6 +26,10 @@ use crate::{
 
 /// Wake-ups taken from a connection in one look. One for each sleep may come, and usually there is one.
 const WAKES_MAX: usize = 8;
+/// How long a user is refused whose process sent descriptors that were not asked for.
+const SHUN_TIME: Duration = Duration::from_secs(60);
+/// Users that are refused so at once; the oldest is forgotten.
+const SHUNNED_MAX: usize = 64;
 
 /// Connecting side.
 pub(super) struct Dialing {
@@ -65,50 +69,54 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Checks descriptors against what the introduction says of them: as many, each a memfd that cannot shrink.
-    pub(super) fn new(introduction: Introduction, mut fds: Vec<Foreign>) -> Result<Offer, &'static str> {
-        if fds.len() != 1 + introduction.arenas.len() + usize::from(introduction.bell.is_some()) {
-            return Err("the number of descriptors is wrong");
+    /// Checks descriptors against what the introduction says of them: as many, each a memfd of exactly that length, which
+    /// stays, on pages that are `allowed`.
+    fn new(
+        introduction: Introduction,
+        mut fds: Vec<Foreign>,
+        allowed: AllowedPages,
+    ) -> Result<Offer, BadMessage> {
+        let count = 1 + introduction.arenas.len() + usize::from(introduction.bell.is_some());
+        if fds.len() != count || fds.iter().any(|fd| pages::seals(fd.as_fd()).is_none()) {
+            return Err(BadMessage::Strays);
         }
         let bells = introduction.bell.and_then(|_| fds.pop());
         let mut fds = fds.into_iter();
-        let Some(part) = fds.next() else { return Err("the number of descriptors is wrong") };
+        let Some(part) = fds.next() else { return Err(BadMessage::Strays) };
         let arenas: Vec<Foreign> = fds.collect();
-        if !pages::is_safe_part(part.as_fd(), introduction.layout.file_len() as u64) {
-            return Err(
-                "the connection's memfd is shorter than claimed, not sealed against shrinking, or not of base pages",
-            );
-        }
-        let mut arenas_said = arenas.iter().zip(introduction.arenas.iter().copied());
-        if !arenas_said.all(|(fd, len)| pages::is_safe_to_map(fd.as_fd(), len)) {
-            return Err(
-                "a memfd has not whole pages, is shorter than claimed, or not sealed against shrinking",
-            );
-        }
-        let is_safe =
-            |place: BellPlace, fd: &Foreign| pages::is_safe_part(fd.as_fd(), place.file_len() as u64);
-        if !introduction.bell.zip(bells.as_ref()).is_none_or(|(place, fd)| is_safe(place, fd)) {
-            return Err(
-                "the bells' memfd is shorter than claimed, not sealed against shrinking, or not of base pages",
-            );
-        }
+        let checked = || {
+            pages::check_part(part.as_fd(), introduction.layout)?;
+            for (fd, &len) in arenas.iter().zip(&introduction.arenas) {
+                pages::check_memory(fd.as_fd(), len, allowed)?;
+            }
+            introduction.bell.zip(bells.as_ref()).map_or(Ok(()), |(place, fd)| {
+                pages::check_memory(fd.as_fd(), place.file_len() as u64, AllowedPages::Base)
+            })
+        };
+        checked().map_err(BadMessage::Nonsense)?;
         Ok(Offer { introduction, part, arenas, bells })
     }
 
-    /// Maps the peer's memory.
-    pub(super) fn map(self, regions: &mut Regions) -> io::Result<MappedPeer> {
+    /// Maps the memory of a peer of this user.
+    ///
+    /// # Errors
+    ///
+    /// As of [`Regions::map`].
+    pub(super) fn map(self, regions: &mut Regions, user: u32) -> Result<MappedPeer, FabricError> {
         let Offer { introduction, part, arenas, bells } = self;
-        let part = Part::open(part.as_fd(), introduction.layout)?;
-        let arenas = arenas.iter().zip(&introduction.arenas).map(|(fd, &len)| regions.map(fd.as_fd(), len));
-        let binds = Binds::new(introduction.layout.exposures, arenas.collect::<io::Result<_>>()?);
+        let charge = regions.charge(user, introduction.layout.mapped_len() as u64)?;
+        let part = Part::open(part.as_fd(), introduction.layout).map_err(no_memory)?;
+        let arenas =
+            arenas.iter().zip(&introduction.arenas).map(|(fd, &len)| regions.map(fd.as_fd(), len, user));
+        let binds = Binds::new(introduction.layout.exposures, arenas.collect::<Result<_, _>>()?);
         let bell = match introduction.bell.zip(bells) {
             Some((place, fd)) => {
-                let memory = regions.map(fd.as_fd(), place.file_len() as u64)?;
-                Bell::new(place, memory).ok_or(io::ErrorKind::InvalidInput)?
+                let memory = regions.map(fd.as_fd(), place.file_len() as u64, user)?;
+                Bell::new(place, memory).ok_or_else(|| no_memory(io::ErrorKind::InvalidInput.into()))?
             }
             None => Bell::NONE,
         };
-        Ok(MappedPeer { part, binds, bell, may_sleep: introduction.may_sleep })
+        Ok(MappedPeer { part, charge, binds, bell, may_sleep: introduction.may_sleep })
     }
 }
 
@@ -156,54 +164,141 @@ pub(super) enum Answer {
     Accepted(Offer),
     /// REJECT.
     Rejected(String),
-    /// Nonsense.
-    Violation(&'static str),
+    /// Something that it must not send.
+    Violation(BadMessage),
     /// The listener went away.
     Closed,
 }
 
 /// Reads the answer to HELLO.
-pub(super) fn answer(socket: BorrowedFd<'_>) -> Answer {
+pub(super) fn answer(socket: BorrowedFd<'_>, allowed: AllowedPages) -> Answer {
     match hear(socket) {
         Ok(None) => Answer::Nothing,
-        Ok(Some((Message::Accept(introduction), fds))) => match Offer::new(introduction, fds) {
+        Ok(Some((Message::Accept(introduction), fds))) => match Offer::new(introduction, fds, allowed) {
             Ok(offer) => Answer::Accepted(offer),
-            Err(problem) => Answer::Violation(problem),
+            Err(bad) => Answer::Violation(bad),
         },
         Ok(Some((Message::Reject(reason), _))) => Answer::Rejected(reason),
-        Ok(Some((Message::Hello(_), _))) => Answer::Violation("a HELLO from the accepting side"),
-        Err(Deaf::Closed) => Answer::Closed,
-        Err(Deaf::Nonsense(problem)) => Answer::Violation(problem),
+        Ok(Some((Message::Hello(_), _))) => {
+            Answer::Violation(BadMessage::Nonsense("a HELLO from the accepting side"))
+        }
+        Err(BadMessage::Closed) => Answer::Closed,
+        Err(bad) => Answer::Violation(bad),
     }
 }
 
 /// Reads HELLO. `None`: not there yet.
-pub(super) fn hello(socket: BorrowedFd<'_>) -> Result<Option<Offer>, Deaf> {
+fn hello(socket: BorrowedFd<'_>, allowed: AllowedPages) -> Result<Option<Offer>, BadMessage> {
     match hear(socket)? {
         None => Ok(None),
-        Some((Message::Hello(introduction), fds)) => {
-            Offer::new(introduction, fds).map(Some).map_err(Deaf::Nonsense)
-        }
-        Some(_) => Err(Deaf::Nonsense("the first message is not HELLO")),
+        Some((Message::Hello(introduction), fds)) => Offer::new(introduction, fds, allowed).map(Some),
+        Some((_, fds)) if !fds.is_empty() => Err(BadMessage::Strays),
+        Some(_) => Err(BadMessage::Nonsense("the first message is not HELLO")),
     }
 }
 
-/// Why there is no message and will be none.
-pub(super) enum Deaf {
+/// Why there is no message of the set-up, and will be none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum BadMessage {
+    /// The peer is gone.
     Closed,
+    /// The message breaks the rules.
     Nonsense(&'static str),
+    /// It brings descriptors that were not asked for. Closing such a descriptor may take long, so its sender's user is shut out
+    /// for a while.
+    Strays,
+    /// This process had no descriptors left for those that it brings.
+    Exhausted,
 }
 
-fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Foreign>)>, Deaf> {
+impl BadMessage {
+    /// What the peer is told.
+    pub(super) fn reason(self) -> &'static str {
+        match self {
+            BadMessage::Closed => "the connection is closed",
+            BadMessage::Nonsense(problem) => problem,
+            BadMessage::Strays => STRAYS,
+            BadMessage::Exhausted => {
+                "this side has no descriptors left for the memory of one more connection; raise its limit (ulimit -n; of a \
+                 service: LimitNOFILE), or try again later"
+            }
+        }
+    }
+}
+
+/// Why a connection ends, and why those of its user are refused for a while ([`SHUN_TIME`]).
+const STRAYS: &str =
+    "descriptors were sent that were not asked for; their sender's user is refused for a minute";
+
+fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Foreign>)>, BadMessage> {
     match rendezvous::receive(socket) {
         Received::Nothing => Ok(None),
-        Received::Closed => Err(Deaf::Closed),
-        Received::TooLong => Err(Deaf::Nonsense("the message is too long")),
+        Received::Closed => Err(BadMessage::Closed),
+        Received::TooLong => Err(BadMessage::Nonsense("the message is too long")),
+        Received::TooMany => Err(BadMessage::Strays),
+        Received::Exhausted => Err(BadMessage::Exhausted),
         Received::Datagram(bytes, fds) => match Message::decode(&bytes) {
             Ok(message) => Ok(Some((message, fds))),
-            Err(Malformed::Version) => Err(Deaf::Nonsense("the peer speaks another version")),
-            Err(Malformed::Content) => Err(Deaf::Nonsense("the message is malformed")),
+            // Another version may well bring more memory.
+            Err(Malformed::Version) if fds.iter().all(|fd| pages::seals(fd.as_fd()).is_some()) => {
+                Err(BadMessage::Nonsense("the peer speaks another version"))
+            }
+            Err(_) if !fds.is_empty() => Err(BadMessage::Strays),
+            Err(Malformed::Version | Malformed::Content) => {
+                Err(BadMessage::Nonsense("the message is malformed"))
+            }
         },
+    }
+}
+
+/// The pages that arenas of this peer may lie on. `is_allowed`: see [`ShmConfig::foreign_hugepages`](super::ShmConfig).
+fn allowed_pages(is_allowed: bool, own: u32, peer: &Peer) -> AllowedPages {
+    if is_allowed || admit::user(peer) == own { AllowedPages::Hugepages } else { AllowedPages::Base }
+}
+
+/// Whether connections of this user are refused for a while.
+fn is_shunned(shunned: &[(u32, Duration)], user: u32, now: Duration) -> bool {
+    shunned.iter().any(|&(other, until)| other == user && now < until)
+}
+
+// Whom to listen to.
+impl Shm {
+    /// A peer of this user sent descriptors that were not asked for: no connection of the user is accepted for a while.
+    #[cold]
+    fn shun(&mut self, user: u32) {
+        tracing::warn!(
+            "shm: a process of user {user} sent descriptors that were not asked for; connections of that user are refused \
+             for {} s",
+            SHUN_TIME.as_secs()
+        );
+        let now = self.now;
+        self.shunned.retain(|&(other, until)| other != user && now < until);
+        if self.shunned.len() == SHUNNED_MAX {
+            self.shunned.remove(0);
+        }
+        self.shunned.push((user, now + SHUN_TIME));
+        // What they have sent is not read any more.
+        self.incoming.retain(|incoming| incoming.hello.is_some() || admit::user(&incoming.peer) != user);
+    }
+
+    /// Why the process that has just connected is refused, if it is.
+    fn refusal(&self, peer: &Peer, socket: BorrowedFd<'_>) -> Option<&'static str> {
+        let (own, user) = ((self.own_user)(), admit::user(peer));
+        let is_silent =
+            |incoming: &&Incoming| incoming.hello.is_none() && admit::user(&incoming.peer) == user;
+        if !admit::is_admitted(&self.config.admit, own, peer, socket) {
+            Some("processes of your user are not admitted")
+        } else if is_shunned(&self.shunned, user, self.now) {
+            Some(STRAYS)
+        } else if user != own && sockets::waits_to_close() {
+            Some("descriptors that others sent are still being closed; try again later")
+        } else if self.incoming.len() >= self.incoming_max() {
+            Some("too many connection requests wait")
+        } else if 2 * self.incoming.iter().filter(is_silent).count() >= self.incoming_max() {
+            Some("too many connections of your user have not said HELLO yet")
+        } else {
+            None
+        }
     }
 }
 
@@ -231,6 +326,9 @@ impl Shm {
             let reason = DisconnectReason::NotAdmitted { uid: *uid, gid: *gid };
             return self.close(index, reason);
         }
+        if is_shunned(&self.shunned, admit::user(&pair.peer), self.now) {
+            return self.close(index, DisconnectReason::PeerViolation(STRAYS));
+        }
         let result = admitted.and_then(|_| {
             self.epoll.add(socket.as_fd(), token, SOCKET)?;
             let part = (&dialing.part, dialing.fd.as_fd());
@@ -238,7 +336,8 @@ impl Shm {
             introduce(socket.as_fd(), true, &self.ours, part, (pair.id, pair.capacity), private_data)
         });
         // Who refuses at once may be gone before our HELLO; its reason is there.
-        let refusal = result.err().map(|_| match answer(socket.as_fd()) {
+        let allowed = allowed_pages(self.config.foreign_hugepages, (self.own_user)(), &pair.peer);
+        let refusal = result.err().map(|_| match answer(socket.as_fd(), allowed) {
             Answer::Rejected(reason) => DisconnectReason::Rejected(reason),
             _ => DisconnectReason::PeerDied,
         });
@@ -254,13 +353,16 @@ impl Shm {
         let pair = &mut **pair;
         let Some(socket) = &pair.socket else { return };
         match pair.phase {
-            Phase::Dialing => match answer(socket.as_fd()) {
-                Answer::Nothing => {}
-                Answer::Accepted(offer) => self.establish(index, offer),
-                Answer::Rejected(reason) => self.close(index, DisconnectReason::Rejected(reason)),
-                Answer::Violation(problem) => self.close(index, DisconnectReason::PeerViolation(problem)),
-                Answer::Closed => self.close(index, DisconnectReason::PeerDied),
-            },
+            Phase::Dialing => {
+                let allowed = allowed_pages(self.config.foreign_hugepages, (self.own_user)(), &pair.peer);
+                match answer(socket.as_fd(), allowed) {
+                    Answer::Nothing => {}
+                    Answer::Accepted(offer) => self.establish(index, offer),
+                    Answer::Rejected(reason) => self.close(index, DisconnectReason::Rejected(reason)),
+                    Answer::Violation(bad) => self.violated(index, bad),
+                    Answer::Closed => self.close(index, DisconnectReason::PeerDied),
+                }
+            }
             _ if hung_up => {
                 // The process that holds this end no longer reads it: it would be ready for ever.
                 self.epoll.remove(socket.as_fd());
@@ -284,16 +386,25 @@ impl Shm {
                 let problem = heard.find_map(|heard| match heard {
                     Heard::Nothing => Some(None),
                     Heard::Wake if pair.link.as_mut().is_some_and(Link::count_wake) => None,
-                    Heard::Wake => Some(Some("a wake-up that was not asked for")),
-                    Heard::Nonsense => Some(Some("a message after the set-up")),
+                    Heard::Wake => Some(Some(BadMessage::Nonsense("a wake-up that was not asked for"))),
+                    Heard::Nonsense => Some(Some(BadMessage::Nonsense("a message after the set-up"))),
+                    Heard::Strays => Some(Some(BadMessage::Strays)),
                 });
                 // What is left is there for the next look.
-                let Some(Some(problem)) = problem else { return };
+                let Some(Some(bad)) = problem else { return };
                 // Nothing more is read; its end is still heard.
                 let _ = self.epoll.change(socket.as_fd(), Token::queue_pair(pair.id), EventFlags::RDHUP);
-                self.close(index, DisconnectReason::PeerViolation(problem));
+                self.violated(index, bad);
             }
         }
+    }
+
+    /// The peer of a queue pair sent what it must not.
+    fn violated(&mut self, index: u32, bad: BadMessage) {
+        if let (BadMessage::Strays, Some(Some(pair))) = (bad, self.slots.get(index as usize)) {
+            self.shun(admit::user(&pair.peer));
+        }
+        self.close(index, DisconnectReason::PeerViolation(bad.reason()));
     }
 
     /// The peer accepted.
@@ -301,14 +412,14 @@ impl Shm {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return };
         let Some(dialing) = pair.dialing.take() else { return };
         let private_data = std::mem::take(&mut offer.introduction.private_data);
-        match offer.map(&mut self.regions) {
+        match offer.map(&mut self.regions, admit::user(&pair.peer)) {
             Ok(theirs) => {
                 pair.link = Some(Link::new(dialing.part, theirs, self.ours.arenas.len()));
                 pair.phase = Phase::Announced;
                 let (queue_pair, peer) = (pair.id, pair.peer.clone());
                 self.events.push_back(Event::Established { queue_pair, private_data, peer });
             }
-            Err(_) => self.close(index, DisconnectReason::PeerViolation("its memory cannot be mapped")),
+            Err(error) => self.close(index, DisconnectReason::MemoryRefused(error.to_string())),
         }
     }
 }
@@ -317,6 +428,7 @@ impl Shm {
 impl Shm {
     /// Takes connections from a listener's backlog.
     pub(super) fn take_connections(&mut self, index: u32) {
+        sockets::go_on_closing();
         for _ in 0..ACCEPT_BURST {
             let Some(listener) = self.listeners.get(index as usize) else { return };
             let socket = match listener.accept() {
@@ -331,15 +443,7 @@ impl Shm {
                 }
             };
             let Ok(peer) = rendezvous::peer(socket.as_fd()) else { continue };
-            let own = (self.own_user)();
-            let refusal = if !admit::is_admitted(&self.config.admit, own, &peer, socket.as_fd()) {
-                Some("processes of your user are not admitted")
-            } else if self.incoming.len() >= self.incoming_max() {
-                Some("too many connection requests wait")
-            } else {
-                None
-            };
-            if let Some(reason) = refusal {
+            if let Some(reason) = self.refusal(&peer, socket.as_fd()) {
                 refuse(socket.as_fd(), reason);
                 continue;
             }
@@ -384,7 +488,8 @@ impl Shm {
             self.incoming.swap_remove(at);
             return;
         }
-        match hello(incoming.socket.as_fd()) {
+        let allowed = allowed_pages(self.config.foreign_hugepages, (self.own_user)(), &incoming.peer);
+        match hello(incoming.socket.as_fd(), allowed) {
             Ok(Some(mut offer)) => {
                 let private_data = std::mem::take(&mut offer.introduction.private_data);
                 incoming.hello = Some(offer);
@@ -393,12 +498,17 @@ impl Shm {
                 self.events.push_back(Event::ConnectRequest { listener, request, peer, private_data });
             }
             Ok(None) if !hung_up => {}
-            Ok(None) | Err(Deaf::Closed) => {
+            Ok(None) | Err(BadMessage::Closed) => {
                 self.incoming.swap_remove(at);
             }
-            Err(Deaf::Nonsense(problem)) => {
-                refuse(incoming.socket.as_fd(), problem);
-                self.incoming.swap_remove(at);
+            Err(bad) => {
+                refuse(incoming.socket.as_fd(), bad.reason());
+                let refused = self.incoming.swap_remove(at);
+                match bad {
+                    BadMessage::Strays => self.shun(admit::user(&refused.peer)),
+                    BadMessage::Exhausted => self.pause_accepting(),
+                    BadMessage::Closed | BadMessage::Nonsense(_) => {}
+                }
             }
         }
     }

@@ -17,8 +17,11 @@ use crate::{
     QueuePairCapacity, QueuePairId, Refused, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
 
+mod greedy;
 mod hostile;
 mod idle;
+
+pub(in crate::shm) use hostile::lingering;
 
 const CAPACITY: QueuePairCapacity = QueuePairCapacity {
     receives: 16,

@@ -5,26 +5,31 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use super::*;
 use crate::shm::Admit;
 use crate::shm::message::{Introduction, Message, WAKE};
-use crate::shm::pages::{Layout, Part, check};
+use crate::shm::pages::{AllowedPages, Layout, Part, check};
 use crate::shm::rendezvous::Heard;
 use crate::shm::setup::{self, Answer};
 use crate::shm::sockets::Socket;
 
+/// What a client by hand hears.
+pub(super) fn answer(socket: &Socket) -> Answer {
+    setup::answer(socket.as_fd(), AllowedPages::Base)
+}
+
 /// A client by hand: a socket and a part, to break the rules with.
-struct Rogue {
+pub(super) struct Rogue {
     // Kept open, as a living peer does.
-    socket: Socket,
-    part: Part,
+    pub(super) socket: Socket,
+    pub(super) part: Part,
 }
 
 impl Rogue {
-    fn introduction(layout: Layout) -> Introduction {
+    pub(super) fn introduction(layout: Layout) -> Introduction {
         let (arenas, private_data) = (Vec::new(), Vec::new());
         Introduction { may_sleep: false, capacity: CAPACITY, layout, arenas, bell: None, private_data }
     }
 
     /// Connects in order, then has the server's attention. Says that it may sleep, and does not.
-    fn connect(server: &mut Side) -> (Rogue, QueuePairId) {
+    pub(super) fn connect(server: &mut Side) -> (Rogue, QueuePairId) {
         Rogue::connect_with(server, CAPACITY)
     }
 
@@ -142,6 +147,7 @@ fn handshakes_that_break_the_rules_cost_nothing() {
 
     let cases: Vec<(&str, Vec<u8>, Vec<BorrowedFd<'_>>)> = vec![
         ("another program", b"GET / HTTP/1.1".to_vec(), vec![]),
+        ("another version", b"GET / HTTP/1.1".to_vec(), vec![fd.as_fd()]),
         ("no descriptors", hello.clone(), vec![]),
         ("too many descriptors", hello.clone(), vec![fd.as_fd(), fd.as_fd()]),
         ("a part that is too short", hello.clone(), vec![short.as_fd()]),
@@ -149,6 +155,7 @@ fn handshakes_that_break_the_rules_cost_nothing() {
         ("a socket for a part", hello.clone(), vec![socket.as_fd()]),
         ("an arena that may shrink", part_and(1 << 20), vec![fd.as_fd(), unsealed.as_fd()]),
         ("an arena that is shorter", part_and(1 << 20), vec![fd.as_fd(), short.as_fd()]),
+        ("an arena that is longer", part_and(4096), vec![fd.as_fd(), short.as_fd()]),
         ("an arena of half a page", part_and(2048), vec![fd.as_fd(), short.as_fd()]),
         ("an arena of nothing", part_and(0), vec![fd.as_fd(), short.as_fd()]),
         ("an accept", Message::Accept(Rogue::introduction(layout)).encode(), vec![fd.as_fd()]),
@@ -156,17 +163,20 @@ fn handshakes_that_break_the_rules_cost_nothing() {
         ("too long", vec![0; 4000], vec![]),
     ];
     for (what, bytes, fds) in cases {
+        server.shm.shunned.clear();
         let socket = dial();
         rendezvous::send(socket.as_fd(), &bytes, &fds).unwrap();
-        let answer = until(&mut [&mut server], |_| match setup::answer(socket.as_fd()) {
+        let answer = until(&mut [&mut server], |_| match answer(&socket) {
             Answer::Nothing => None,
             answer => Some(answer),
         });
-        assert!(matches!(answer, Answer::Rejected(_)), "{what}");
+        let Answer::Rejected(reason) = answer else { panic!("{what}") };
+        assert!(!what.contains("version") || reason.contains(what), "{what}: {reason}");
         assert!(server.events.is_empty(), "{what}: the user hears nothing of it");
     }
 
-    // Somebody who says nothing is dropped when its time is over; a real client is served meanwhile.
+    server.shm.shunned.clear();
+    // A client that says nothing is dropped when its time is over; another client is served meanwhile.
     let silent = dial();
     let mut client = Side::new(ShmConfig::default());
     client.shm.connect(&name, b"", CAPACITY).unwrap();
@@ -174,7 +184,7 @@ fn handshakes_that_break_the_rules_cost_nothing() {
     assert_eq!(server.shm.incoming.len(), 1);
     server.now += ShmConfig::default().setup_timeout;
     until(&mut [&mut server], |sides| sides[0].shm.incoming.is_empty().then_some(()));
-    assert!(matches!(setup::answer(silent.as_fd()), Answer::Closed));
+    assert!(matches!(answer(&silent), Answer::Closed));
 }
 
 /// As fast as the machine is, or this test hangs: then the wait below ends it.
@@ -209,7 +219,7 @@ fn a_peer_that_never_wakes_up_does_not_make_us_wait() {
         }
         // SAFETY: an open descriptor.
         check(unsafe { libc::fcntl(socket.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) }).unwrap();
-        assert!(matches!(setup::answer(socket), Answer::Accepted(_)));
+        assert!(matches!(setup::answer(socket, AllowedPages::Base), Answer::Accepted(_)));
         let heard = std::iter::repeat_with(|| rendezvous::hear_wake(socket));
         let heard = heard.take_while(|heard| *heard == Heard::Wake).count();
         assert!(0 < heard && 2 * heard < sent, "{heard} of {sent}: the queue was never full");
@@ -222,7 +232,7 @@ fn a_sleeper_is_woken_once_for_each_sleep() {
     let mut server = Side::new(ShmConfig::default());
     let (rogue, pair) = Rogue::connect(&mut server);
     // ACCEPT.
-    until(&mut [&mut server], |_| match setup::answer(rogue.socket.as_fd()) {
+    until(&mut [&mut server], |_| match answer(&rogue.socket) {
         Answer::Nothing => None,
         answer => {
             assert!(matches!(answer, Answer::Accepted(_)));
@@ -275,7 +285,7 @@ fn wake_ups_that_nobody_waits_for_end_the_connection_and_its_end_is_still_heard(
 }
 
 /// A TCP socket whose close waits, for an hour, for octets that its peer does not read.
-fn lingering() -> (OwnedFd, std::net::TcpListener, std::net::TcpStream) {
+pub(in crate::shm) fn lingering() -> (OwnedFd, std::net::TcpListener, std::net::TcpStream) {
     use std::io::Write;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
