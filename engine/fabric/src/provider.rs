@@ -409,7 +409,8 @@ pub enum Event {
     },
     /// The queue pair is gone. Comes after the last of its completions: by then every posted buffer (but of
     /// [`Limits::shared_receives`]) and every exposed one was given back, and the peer can no longer touch any (but with
-    /// [`ExposureKind::Standing`]).
+    /// [`ExposureKind::Standing`]). The exception is memory that a peer does not let go of
+    /// ([`ShmConfig::fence_timeout`](crate::ShmConfig::fence_timeout)): it is lost.
     Disconnected {
         /// Which.
         queue_pair: QueuePairId,

@@ -99,7 +99,8 @@ impl Calling {
             let lost = matches!(outcome, EndedCall::NotSent | EndedCall::MaybeExecuted);
             let is_over =
                 matches!(slot.stage(), Stage::Free | Stage::Ending(_) | Stage::Withdrawing(Some(_)));
-            let retransmits = kept.get(call.index()).is_some_and(|kept| kept.retransmit);
+            let has_memory = slot.written.iter().all(|part| part.buf.is_some());
+            let retransmits = has_memory && kept.get(call.index()).is_some_and(|kept| kept.retransmit);
             if lost && retransmits && !is_over {
                 slot.message = None;
                 slot.enter(Stage::Interrupted);

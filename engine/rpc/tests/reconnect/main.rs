@@ -6,3 +6,4 @@ mod support;
 mod alive;
 mod calls;
 mod death;
+mod held;
