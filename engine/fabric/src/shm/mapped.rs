@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::FabricError;
 use crate::setup::check_limit;
 
-/// All peers together may have so many times this machine's memory mapped: an honest arena is never longer than that memory, but
-/// each provider of a process maps it once.
+/// What all peers together may have mapped, as a multiple of this machine's memory. An honest arena is never longer than that
+/// memory, but each provider of a process maps it once.
 const MEMORIES_MAX: u64 = 32;
-/// The part of the address space, and of the kernel's limit of mappings, that peers may have: one in so many.
+/// Peers may have this fraction of the address space, and of the kernel's limit of mappings: a quarter.
 const SHARE: u64 = 4;
 /// The kernel's limit of mappings where it cannot be read: `vm.max_map_count`, unless somebody changed it.
 const MAPPINGS: u64 = 65_530;

@@ -28,7 +28,7 @@
 //! - make us wait for page faults: while it punches a hole into an arena, ours or its own, our access to a page in the hole waits,
 //!   0.7 s for each GiB that it had filled. For its part of a connection that is 50 µs at most ([`pages`]), for its bells 1 ms. A
 //!   page of its own that it has had swapped out takes one read of the swap device;
-//! - make us pay for its memory: a page of its arenas that nobody touched before is charged to the process that writes there first,
+//! - make us pay for its memory: the first write to an untouched page of its arenas is charged to the writer,
 //!   so are 64 KiB of its part of a connection. The table of what it exposes is ours, 160 KiB at most for each connection;
 //! - use our address space: all peers together 32 times this machine's memory, or a quarter of the address space if that is less, and a
 //!   quarter of `vm.max_map_count`; each user half of that ([`mapped`]). More is refused;

@@ -324,7 +324,7 @@ mod tests {
         let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
         // SAFETY: room for two descriptors.
         check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, fds.as_mut_ptr()) }).unwrap();
-        // SAFETY: just made, nobody else owns them.
+        // SAFETY: just made, they have no other owner.
         fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
     }
 

@@ -85,7 +85,7 @@ fn memory_that_is_longer_than_it_says_is_refused() {
     }
 }
 
-/// A hole in a reserved hugepage ends whoever touches it next, if no such page is free then.
+/// A process dies that touches a hole in a reserved hugepage while no such page is free.
 #[test]
 fn hugepages_of_other_users_are_refused() {
     let Some(huge) = sparse(2 << 20, libc::MFD_HUGETLB | libc::MFD_HUGE_2MB, FIXED) else {
@@ -152,7 +152,7 @@ fn a_client_refuses_too_much_memory_too() {
     assert!(reason.describe("the server").starts_with("the server's memory is not mapped here: "));
 }
 
-/// Descriptors that are closed by threads, of which there are few: so whoever sends them is shut out.
+/// Few threads close such descriptors, so their sender is shut out.
 #[test]
 fn descriptors_that_were_not_asked_for_shut_their_user_out_for_a_while() {
     let layout = LAYOUT;
@@ -276,7 +276,7 @@ fn a_fence_that_never_ends_ends_its_connection() {
     server.turn();
     let due = server.shm.poll_timeout().unwrap();
     assert!(server.shm.arm(), "the reactor sleeps meanwhile");
-    // Its access ends: that is to be seen.
+    // Its access ends, which is work.
     rogue.part.epoch().store(2, Ordering::SeqCst);
     server.shm.disarm();
     assert!(!server.shm.arm());
