@@ -9,7 +9,7 @@ use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Error, FromArgMatches, Parser};
 
-use crate::failure::one_line;
+use crate::failure::{one_line, say};
 
 /// Parses the arguments. `Err` has said what there is to say (help, version or a complaint) and holds the
 /// exit status.
@@ -19,6 +19,7 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
     let command = with_negative_values(P::command());
     let arguments = without_help_command(&command, arguments.into_iter().collect());
     let name = name(&command, &arguments);
+    let is_json = arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json");
     let parsed = command.term_width(80).try_get_matches_from(arguments);
     parsed.and_then(|matches| P::from_arg_matches(&matches)).map_err(|error| {
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
@@ -26,7 +27,7 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        eprintln!("{}", complaint(&error, &name));
+        say(&name, &complaint(&error, &name), is_json);
         ExitCode::from(2)
     })
 }
@@ -131,7 +132,7 @@ fn complaint(error: &Error, name: &str) -> String {
             line = format!("{line}; {introduction} {possible}");
         }
     }
-    one_line(&format!("{name}: {line} (see `{name} --help`)"))
+    one_line(&format!("{line} (see `{name} --help`)"))
 }
 
 fn text(value: &ContextValue) -> String {

@@ -93,6 +93,9 @@ pub fn long(attributes: &Attributes) -> String {
     format!("{} {nlink:>3} {uid:>5} {gid:>5} {size:>10} {:.0}", mode(attributes), Utc(mtime))
 }
 
+/// The same of a file of which nothing is known.
+pub const LONG_UNKNOWN: &str = "??????????   ?     ?     ?          ? ????-??-??T??:??:??Z";
+
 /// A time in RFC 3339, UTC: with nanoseconds, or without (`{:.0}`).
 pub struct Utc(pub Time);
 

@@ -31,9 +31,10 @@ use signal_hook::flag;
 use stag::runtime::Clock;
 
 use crate::failure::CommandFailure;
+use crate::options;
 use crate::output::Output;
+use crate::remote::RemoteNode;
 use crate::remote::session::{Session, Task, Tasks, run};
-use crate::remote::{Remote, RemoteNode};
 use crate::url::Place;
 use found::{Found, Kind};
 use report::{Copied, Progress};
@@ -119,7 +120,7 @@ fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> R
     {
         return Ok(End::Remote(session.clone()));
     }
-    Ok(End::Remote(Session::new(Remote::connect(&url.server())?, Rc::clone(tasks))))
+    Session::connect(url, !options::get().no_reconnect, Rc::clone(tasks)).map(End::Remote)
 }
 
 /// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
@@ -132,7 +133,7 @@ fn look(
         (Place::Local(path), _) => {
             Ok((Found::local(path, follow).map_err(|error| local(path, &error))?, None))
         }
-        (Place::Remote(url), End::Remote(session)) => match session.alone(|remote| remote.find(&url.path)) {
+        (Place::Remote(url), End::Remote(session)) => match session.alone().find(&url.path) {
             Err(error) if error.is_absent() => Ok((None, None)),
             node => {
                 let node = node.map_err(|error| error.at(url))?;
@@ -187,7 +188,7 @@ fn folder_of(copier: &Copier, target: &Place) -> Result<(Rc<Folder>, OsString), 
     let jobs = Rc::clone(&copier.jobs);
     match (target, &copier.target) {
         (Place::Remote(url), End::Remote(session)) => {
-            let (name, handle) = session.alone(|remote| remote.folder_of(url))?;
+            let (name, handle) = session.alone().folder_of(url)?;
             Ok((Folder::top(Place::Remote(url.parent()), Some(handle), jobs), name.to_owned()))
         }
         (Place::Local(path), _) => {

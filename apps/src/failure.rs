@@ -80,9 +80,9 @@ impl CommandFailure {
         }
     }
 
-    /// Prints the line, and gives the exit status.
+    /// Prints the line, or with `--json` an object, and gives the exit status.
     #[must_use]
-    pub fn report(&self, program: &str) -> ExitCode {
+    pub fn report(&self, program: &str, is_json: bool) -> ExitCode {
         let (status, text) = match self {
             CommandFailure::Usage(text) | CommandFailure::NotBegun(text) => (2, text),
             CommandFailure::Run(text) => (1, text),
@@ -91,8 +91,13 @@ impl CommandFailure {
             CommandFailure::ToldErrors => return ExitCode::from(3),
             CommandFailure::OutputClosed => return ExitCode::SUCCESS,
         };
-        eprintln!("{program}: {text}");
+        say(program, text, is_json);
         ExitCode::from(status)
+    }
+
+    /// Prints the line of a failure that ends nothing.
+    pub fn tell(&self, program: &str, is_json: bool) {
+        say(program, &self.to_string(), is_json);
     }
 }
 
@@ -106,6 +111,15 @@ impl fmt::Display for CommandFailure {
             CommandFailure::Told | CommandFailure::ToldErrors => f.write_str("failed"),
             CommandFailure::OutputClosed => f.write_str("standard output was closed"),
         }
+    }
+}
+
+/// A complaint on standard error: a line, or with `--json` an object.
+pub fn say(program: &str, text: &str, is_json: bool) {
+    if is_json {
+        eprintln!("{}", serde_json::json!({ "event": "error", "program": program, "error": text }));
+    } else {
+        eprintln!("{program}: {text}");
     }
 }
 

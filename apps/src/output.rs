@@ -48,6 +48,11 @@ impl Output {
         writeln!(self.out, "{text}").map_err(|error| CommandFailure::output(&error))
     }
 
+    /// Tells a failure on standard error, of a command that goes on.
+    pub fn complain(&self, failure: &CommandFailure) {
+        failure.tell("stag", self.json);
+    }
+
     /// Writes bytes as they are.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), CommandFailure> {
         self.out.write_all(bytes).map_err(|error| CommandFailure::output(&error))

@@ -1,35 +1,40 @@
-//! A server's files, as the commands use them: one connection, one Call after the other, data in a
-//! pipeline.
+//! A server's files, as the commands use them: one connection, one operation after the other, data in a pipeline.
+//!
+//! | module | subject |
+//! |---|---|
+//! | `session` | every Call of NFS, for tasks that share a connection; [`Remote`] waits for the end of each |
+//! | `listing` | listing of folders |
+//! | `data` | reading and writing while no task runs |
+//! | `mount` | MOUNT, on the connection or over TCP (`tcp`) |
+//! | `link`, `any` | one connection over one fabric, and over any |
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 use std::time::Duration;
 
 use stag::nfs::client::{ClientError, ListExports, Mnt, Null, Operation};
 use stag::wire::mount3;
 use stag::wire::nfs3::{
-    Attributes, CreateArguments, CreateHow, CreateReply, DirectoryName, Failure as Failed, FileType,
-    FsinfoArguments, FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle,
-    LookupArguments, MkdirArguments, Name, Path, PostOpAttributes, ProcedureResults, ReaddirplusArguments,
-    ReadlinkArguments, RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, Status,
-    SymlinkArguments, VERIFIER_LEN,
+    Attributes, CreateHow, DirectoryName, Failure as Failed, FileType, FsstatOk, Handle as WireHandle, Name,
+    ProcedureResults, SetAttributes, Status,
 };
-use stag::wire::xdr::Item;
 
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
 use crate::options;
 use crate::timings::Timings;
 use crate::url::Url;
-use any::AnyLink;
-use data::Limits;
+use listing::Listing;
 use mount::{Mount, Results};
+use session::Session;
 
 mod any;
 pub(crate) mod credentials;
 mod data;
 mod link;
+pub(crate) mod listing;
 mod mount;
 pub(crate) mod session;
 mod tcp;
@@ -61,6 +66,12 @@ impl RemoteError {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         *self == RemoteError::Status(Status::NoEnt)
+    }
+
+    /// Whether a file that was there a moment ago was removed since.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(self, RemoteError::Status(Status::NoEnt | Status::Stale))
     }
 }
 
@@ -125,27 +136,17 @@ impl RemoteNode {
 /// A file in a listing.
 #[derive(Clone, Debug)]
 pub struct RemoteEntry {
-    /// Its name: a single one, neither `.` nor `..`.
+    /// Its name: a single one, neither `.` nor `..`, if `node` is a file.
     pub name: OsString,
-    /// The file.
-    pub node: RemoteNode,
+    /// The file; or why the server tells nothing of it.
+    pub node: Result<RemoteNode, RemoteError>,
 }
 
-/// A connection to a server.
+/// A connection to a server, while no task uses it. Clones are the same one.
+#[derive(Clone)]
 pub struct Remote {
-    link: AnyLink,
-    /// Where it is.
-    server: Url,
-    /// Where MOUNT is served, when that is known.
-    mount: Option<Mount>,
-    /// How much the server takes and gives at once.
-    limits: Limits,
-    /// The exports that were mounted: the names of each, and its handle; the longest first.
-    mounted: Vec<(Vec<OsString>, RemoteHandle)>,
+    session: Session,
 }
-
-/// Octets of a READDIRPLUS Reply.
-const LISTING_LEN: u32 = 64 << 10;
 
 impl Remote {
     /// Connects.
@@ -155,39 +156,44 @@ impl Remote {
 
     /// Connects; whether to do so again when the connection ends is said.
     pub fn connect_with(url: &Url, reconnects: bool) -> Result<Remote, CommandFailure> {
-        let server = url.server();
-        let link = AnyLink::connect(&server, reconnects).map_err(|error| error.at(&server))?;
-        Ok(Remote { link, server, mount: None, limits: Limits::default(), mounted: Vec::new() })
+        Ok(Remote { session: Session::connect(url, reconnects, Rc::default())? })
     }
 
     /// How long the NFS Calls took.
     #[must_use]
-    pub fn timings(&self) -> &Timings {
-        self.link.timings()
+    pub fn timings(&self) -> Timings {
+        self.session.inner.borrow().link.timings().clone()
     }
 
     /// What this side of the connection counted.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.link.counters()
+        self.session.inner.borrow().link.counters()
     }
 
     /// The credits that the server granted last.
     #[must_use]
     pub fn credits_granted(&self) -> u32 {
-        self.link.credits_granted()
+        self.session.inner.borrow().link.credits_granted()
     }
 
     /// The longest inline Call that both sides agreed on, in octets.
     #[must_use]
     pub fn inline_threshold(&self) -> u32 {
-        self.link.inline_threshold()
+        self.session.inner.borrow().link.inline_threshold()
+    }
+
+    /// Whether a Call failed in a way in which all others will: no connection, no answer, no such program.
+    #[must_use]
+    pub fn is_useless(&self) -> bool {
+        self.session.is_useless()
     }
 
     /// Makes a NULL Call, and says how long it took.
     pub fn null(&mut self) -> Result<Duration, RemoteError> {
-        let finished = self.link.call(&Null)?;
-        Ok(self.link.time(&finished))
+        let link = &mut self.session.inner.borrow_mut().link;
+        let finished = link.call(&Null)?;
+        Ok(link.time(&finished))
     }
 
     /// The paths of the exports.
@@ -206,16 +212,13 @@ impl Remote {
             let node = self.child(&handle, name)?;
             (handle, attributes) = (node.handle, Some(node.attributes));
         }
-        let attributes = match attributes {
-            Some(attributes) => attributes,
-            None => self.attributes(&handle)?,
-        };
-        Ok(RemoteNode { handle, attributes })
+        self.session.wait_for(self.session.node(handle, attributes))
     }
 
     /// The handle of the export that these names lead into, and how many of them are the export's.
     fn root(&mut self, names: &[OsString]) -> Result<(RemoteHandle, usize), RemoteError> {
-        if let Some((export, handle)) = self.mounted.iter().find(|(export, _)| names.starts_with(export)) {
+        let is_in = |(export, _): &&(Vec<OsString>, RemoteHandle)| names.starts_with(export);
+        if let Some((export, handle)) = self.session.inner.borrow().mounted.iter().find(is_in) {
             return Ok((handle.clone(), export.len()));
         }
         let exports = self.exports()?;
@@ -230,33 +233,29 @@ impl Remote {
         };
         let arguments = Mnt(mount3::PathArguments { path: Name(path.as_bytes()) });
         let results = self.mount_call(&arguments)?;
-        let ok = match (results.reply::<Mnt<'_>>()?, &self.mount) {
+        let ok = match (results.reply::<Mnt<'_>>()?, &self.session.inner.borrow().mount) {
             (Ok(ok), _) => ok,
             (Err(status), Some(mount)) => return Err(mount.refusal(path, status)),
             (Err(_), None) => return Err(RemoteError::senseless("MNT")),
         };
         let (export, handle) = (split(path), ok.handle.0.to_vec());
         let depth = export.len();
-        self.limits = self.limits.with(self.fsinfo(&handle)?);
-        self.mounted.push((export, handle.clone()));
-        self.mounted.sort_by_key(|(export, _)| std::cmp::Reverse(export.len()));
+        let info = self.session.wait_for(self.session.fsinfo(&handle))?;
+        let inner = &mut *self.session.inner.borrow_mut();
+        inner.limits = inner.limits.with(info);
+        inner.mounted.push((export, handle.clone()));
+        inner.mounted.sort_by_key(|(export, _)| std::cmp::Reverse(export.len()));
         Ok((handle, depth))
     }
 
     /// Makes a MOUNT Call, wherever that is served.
     fn mount_call<O: Operation>(&mut self, operation: &O) -> Result<Results, RemoteError> {
-        let mount = match &mut self.mount {
+        let inner = &mut *self.session.inner.borrow_mut();
+        let mount = match &mut inner.mount {
             Some(mount) => mount,
-            mount @ None => mount.insert(Mount::find(&mut self.link, &self.server)?),
+            mount @ None => mount.insert(Mount::find(&mut inner.link, &inner.server)?),
         };
-        mount.call(&mut self.link, operation)
-    }
-
-    /// What the server can do, for the export of this handle.
-    fn fsinfo(&mut self, root: &RemoteHandle) -> Result<FsinfoOk, RemoteError> {
-        let arguments = FsinfoArguments { root: WireHandle(root) };
-        let finished = self.link.call(&arguments)?;
-        answer(finished.reply::<FsinfoArguments<'_>>())
+        mount.call(&mut inner.link, operation)
     }
 
     /// The last name of a URL, and the folder that it is in.
@@ -280,50 +279,20 @@ impl Remote {
         exports.iter().any(|path| path.split('/').filter(|name| !name.is_empty()).eq(names.iter()))
     }
 
-    /// The attributes of a file.
-    pub fn attributes(&mut self, file: &RemoteHandle) -> Result<Attributes, RemoteError> {
-        let arguments = GetattrArguments { object: WireHandle(file) };
-        let finished = self.link.call(&arguments)?;
-        let ok = answer(finished.reply::<GetattrArguments<'_>>())?;
-        Ok(ok.attributes)
-    }
-
     /// The file of that name in a folder.
     pub fn child(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
-        let arguments = LookupArguments { what: place(folder, name) };
-        let finished = self.link.call(&arguments)?;
-        let ok = answer(finished.reply::<LookupArguments<'_>>())?;
-        self.node(ok.object.0.to_vec(), ok.attributes)
+        self.session.wait_for(self.session.child(folder, name))
     }
 
     /// Lists a folder, without `.` and `..`, in the server's order.
     pub fn list(&mut self, folder: &RemoteHandle) -> Result<Vec<RemoteEntry>, RemoteError> {
-        let mut listed = Vec::new();
-        let (mut cookie, mut verifier) = (0, [0; VERIFIER_LEN]);
-        loop {
-            let directory = WireHandle(folder);
-            let (dircount, maxcount) = (LISTING_LEN, LISTING_LEN);
-            let arguments = ReaddirplusArguments { directory, cookie, verifier, dircount, maxcount };
-            let finished = self.link.call(&arguments)?;
-            let ok = answer(finished.reply::<ReaddirplusArguments<'_>>())?;
-            verifier = ok.verifier;
-            let before = cookie;
-            for entry in ok.entries {
-                cookie = entry.cookie;
-                let Some(name) = file_name(entry.name.0)? else { continue };
-                let node = match entry.handle {
-                    Some(handle) => self.node(handle.0.to_vec(), entry.attributes)?,
-                    None => self.child(folder, name)?,
-                };
-                listed.push(RemoteEntry { name: name.to_owned(), node });
+        self.session.wait_for(async {
+            let (mut entries, mut listing) = (Vec::new(), Listing::default());
+            while !listing.is_over {
+                entries.extend(self.session.list(folder, &mut listing).await?);
             }
-            if ok.eof {
-                return Ok(listed);
-            }
-            if cookie == before {
-                return Err(RemoteError::senseless("READDIRPLUS"));
-            }
-        }
+            Ok(entries)
+        })
     }
 
     /// Reads from `offset` into `buffer`, and returns how much of it was filled: all, or up to the file's end.
@@ -333,12 +302,12 @@ impl Remote {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<usize, RemoteError> {
-        data::read(&mut self.link, self.limits, file, offset, buffer)
+        data::read(&self.session, file, offset, buffer)
     }
 
     /// Writes all of `data` at `offset`.
     pub fn write(&mut self, file: &RemoteHandle, offset: u64, data: &[u8]) -> Result<(), RemoteError> {
-        data::write(&mut self.link, self.limits, file, offset, data)
+        data::write(&self.session, file, offset, data)
     }
 
     /// Makes an empty file, or empties the one that is there.
@@ -348,10 +317,8 @@ impl Remote {
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
-        let set = SetAttributes { size: Some(0), ..with_mode(mode) };
-        let arguments = CreateArguments { place: place(folder, name), how: CreateHow::Unchecked(set) };
-        let finished = self.link.call(&arguments)?;
-        self.made(finished.reply::<CreateArguments<'_>>(), folder, name)
+        let how = CreateHow::Unchecked(SetAttributes { size: Some(0), ..with_mode(mode) });
+        self.session.wait_for(self.session.create(folder, name, how))
     }
 
     /// Makes a folder.
@@ -361,9 +328,7 @@ impl Remote {
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
-        let arguments = MkdirArguments { place: place(folder, name), attributes: with_mode(mode) };
-        let finished = self.link.call(&arguments)?;
-        self.made(finished.reply::<MkdirArguments<'_>>(), folder, name)
+        self.session.wait_for(self.session.make_folder(folder, name, mode))
     }
 
     /// Makes a symbolic link that holds `target`.
@@ -373,35 +338,22 @@ impl Remote {
         name: &OsStr,
         target: &[u8],
     ) -> Result<RemoteNode, RemoteError> {
-        let (place, attributes) = (place(folder, name), with_mode(0o777));
-        let arguments = SymlinkArguments { place, attributes, path: Path(Item::Inline(target)) };
-        let finished = self.link.call(&arguments)?;
-        self.made(finished.reply::<SymlinkArguments<'_>>(), folder, name)
+        self.session.wait_for(self.session.make_link(folder, name, target))
     }
 
     /// What a symbolic link holds.
     pub fn read_link(&mut self, link: &RemoteHandle) -> Result<Vec<u8>, RemoteError> {
-        let arguments = ReadlinkArguments { symlink: WireHandle(link) };
-        let finished = self.link.call(&arguments)?;
-        let ok = answer(finished.reply::<ReadlinkArguments<'_>>())?;
-        match ok.path.0 {
-            Item::Inline(path) => Ok(path.to_vec()),
-            Item::Reduced { .. } => Err(RemoteError::senseless("READLINK")),
-        }
+        self.session.wait_for(self.session.read_link(link))
     }
 
     /// Removes a name of anything but a folder.
     pub fn remove(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
-        let arguments = RemoveArguments { object: place(folder, name) };
-        let finished = self.link.call(&arguments)?;
-        answer(finished.reply::<RemoveArguments<'_>>()).map(drop)
+        self.session.wait_for(self.session.remove(folder, name))
     }
 
     /// Removes an empty folder.
     pub fn remove_folder(&mut self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
-        let arguments = RmdirArguments { object: place(folder, name) };
-        let finished = self.link.call(&arguments)?;
-        answer(finished.reply::<RmdirArguments<'_>>()).map(drop)
+        self.session.wait_for(self.session.remove_folder(folder, name))
     }
 
     /// Gives a file another name or folder.
@@ -410,64 +362,21 @@ impl Remote {
         from: (&RemoteHandle, &OsStr),
         to: (&RemoteHandle, &OsStr),
     ) -> Result<(), RemoteError> {
-        let arguments = RenameArguments { from: place(from.0, from.1), to: place(to.0, to.1) };
-        let finished = self.link.call(&arguments)?;
-        answer(finished.reply::<RenameArguments<'_>>()).map(drop)
+        self.session.wait_for(self.session.rename(from, to))
     }
 
     /// Space and objects of the export that holds the file.
     pub fn space(&mut self, file: &RemoteHandle) -> Result<FsstatOk, RemoteError> {
-        let arguments = FsstatArguments { root: WireHandle(file) };
-        let finished = self.link.call(&arguments)?;
-        answer(finished.reply::<FsstatArguments<'_>>())
+        self.session.wait_for(self.session.space(file))
     }
-
-    fn node(
-        &mut self,
-        handle: RemoteHandle,
-        attributes: PostOpAttributes,
-    ) -> Result<RemoteNode, RemoteError> {
-        let attributes = match attributes {
-            Some(attributes) => attributes,
-            None => self.attributes(&handle)?,
-        };
-        Ok(RemoteNode { handle, attributes })
-    }
-
-    /// The object that a CREATE, MKDIR or SYMLINK made: a server need not tell its handle.
-    fn made(
-        &mut self,
-        reply: Result<CreateReply<'_>, ClientError>,
-        folder: &RemoteHandle,
-        name: &OsStr,
-    ) -> Result<RemoteNode, RemoteError> {
-        let ok = answer(reply)?;
-        match ok.object {
-            Some(handle) => self.node(handle.0.to_vec(), ok.attributes),
-            None => self.child(folder, name),
-        }
-    }
-}
-
-/// A name of a listing; `None` for `.` and `..`.
-fn file_name(octets: &[u8]) -> Result<Option<&OsStr>, RemoteError> {
-    let name = OsStr::from_bytes(octets);
-    if name == "." || name == ".." {
-        return Ok(None);
-    }
-    // It may become a path of this machine: it must not lead anywhere else.
-    if name.is_empty() || octets.iter().any(|octet| matches!(octet, 0 | b'/')) {
-        let name = name.display();
-        return Err(RemoteError::Broken(format!("lists {name:?}, which is no file's name")));
-    }
-    Ok(Some(name))
 }
 
 fn place<'a>(folder: &'a RemoteHandle, name: &'a OsStr) -> DirectoryName<'a> {
     DirectoryName { directory: WireHandle(folder), name: Name(name.as_bytes()) }
 }
 
-fn with_mode(mode: u32) -> SetAttributes {
+/// Sets the mode alone.
+pub(crate) fn with_mode(mode: u32) -> SetAttributes {
     SetAttributes { mode: Some(mode), ..SetAttributes::default() }
 }
 

@@ -70,7 +70,7 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             // What was printed so far belongs before the complaint; why it failed is in `failure`.
             let _ = out.flush();
-            failure.report("stagd")
+            failure.report("stagd", out.json())
         }
     }
 }

@@ -6,6 +6,7 @@ use hdrhistogram::Histogram;
 use stag::wire::nfs3::Procedure;
 
 /// A histogram for each NFS procedure, in nanoseconds.
+#[derive(Clone)]
 pub struct Timings {
     histograms: Vec<Histogram<u64>>,
 }

@@ -195,7 +195,7 @@ pub fn main() -> ExitCode {
         Err(status) => return status,
     };
     if let Err(failure) = limits::survive_file_size_limit().and_then(|()| stag.check()) {
-        return failure.report("stag");
+        return failure.report("stag", stag.json);
     }
     options::set(ConnectionOptions {
         mount_port: stag.mountport,
@@ -215,7 +215,7 @@ pub fn main() -> ExitCode {
         Err(failure) => {
             // What was printed so far belongs before the complaint; why it failed is in `failure`.
             let _ = out.flush();
-            failure.report("stag")
+            failure.report("stag", out.json())
         }
     }
 }

@@ -24,19 +24,30 @@ impl Cat {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut buffer = vec![0; WINDOW];
+        let mut result = Ok(());
         for url in &self.urls {
-            let mut remote = Remote::connect(url)?;
-            let node = remote.find(&url.path).map_err(|error| error.at(url))?;
-            let mut offset = 0;
-            loop {
-                let len = remote.read(&node.handle, offset, &mut buffer).map_err(|error| error.at(url))?;
-                out.bytes(&buffer[..len])?;
-                offset += len as u64;
-                if len < buffer.len() {
-                    break;
+            match cat(url, &mut buffer, out) {
+                Err(failure @ CommandFailure::Run(_)) if self.urls.len() > 1 => {
+                    out.complain(&failure);
+                    result = Err(CommandFailure::Told);
                 }
+                done => done?,
             }
         }
-        Ok(())
+        result
+    }
+}
+
+fn cat(url: &Url, buffer: &mut [u8], out: &mut Output) -> Result<(), CommandFailure> {
+    let mut remote = Remote::connect(url)?;
+    let node = remote.find(&url.path).map_err(|error| error.at(url))?;
+    let mut offset = 0;
+    loop {
+        let len = remote.read(&node.handle, offset, buffer).map_err(|error| error.at(url))?;
+        out.bytes(&buffer[..len])?;
+        offset += len as u64;
+        if len < buffer.len() {
+            return Ok(());
+        }
     }
 }

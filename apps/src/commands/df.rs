@@ -40,11 +40,20 @@ impl Df {
                 urls.push(url);
             }
         }
-        for (index, url) in urls.into_iter().enumerate() {
-            let node = remote.find(&url.path).map_err(|error| error.at(&url))?;
-            let space = remote.space(&node.handle).map_err(|error| error.at(&url))?;
+        let (is_one, mut has_header, mut result) = (urls.len() == 1, false, Ok(()));
+        for url in urls {
+            let space = remote.find(&url.path).and_then(|node| remote.space(&node.handle));
+            let space = match space.map_err(|error| error.at(&url)) {
+                Err(failure) if is_one || remote.is_useless() => return Err(failure),
+                Err(failure) => {
+                    out.complain(&failure);
+                    result = Err(CommandFailure::Told);
+                    continue;
+                }
+                Ok(space) => space,
+            };
             // Not above a complaint.
-            if index == 0 {
+            if !std::mem::replace(&mut has_header, true) {
                 out.line(format_args!("{:>10} {:>10} {:>10} {:>5}  export", "size", "used", "free", "use"))?;
             }
             let used = space.bytes_total.saturating_sub(space.bytes_free);
@@ -60,6 +69,6 @@ impl Df {
                 files_free: space.files_free,
             })?;
         }
-        Ok(())
+        result
     }
 }

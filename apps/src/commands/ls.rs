@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-use crate::attributes::{Described, long, printable};
+use crate::attributes::{Described, LONG_UNKNOWN, long, printable};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::remote::{Remote, RemoteEntry};
@@ -26,6 +26,13 @@ struct Export {
     export: String,
 }
 
+/// A line of `--json` for a file of which the server tells no more.
+#[derive(Serialize)]
+struct Refused {
+    name: String,
+    error: String,
+}
+
 impl Ls {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
@@ -41,18 +48,27 @@ impl Ls {
         let mut entries = if node.is_folder() {
             remote.list(&node.handle).map_err(|error| error.at(&self.url))?
         } else {
-            vec![RemoteEntry { name: self.url.name().unwrap_or_default().to_owned(), node }]
+            vec![RemoteEntry { name: self.url.name().unwrap_or_default().to_owned(), node: Ok(node) }]
         };
         entries.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut result = Ok(());
         for RemoteEntry { name, node } in entries {
             let shown = printable(&name);
-            match self.long {
-                true => out.line(format_args!("{} {shown}", long(&node.attributes)))?,
-                false if node.is_folder() => out.line(format_args!("{shown}/"))?,
-                false => out.line(&shown)?,
+            match &node {
+                Ok(node) if self.long => out.line(format_args!("{} {shown}", long(&node.attributes)))?,
+                Ok(node) if node.is_folder() => out.line(format_args!("{shown}/"))?,
+                Err(_) if self.long => out.line(format_args!("{LONG_UNKNOWN} {shown}"))?,
+                _ => out.line(&shown)?,
             }
-            out.object(&Described::new(name.display(), &node.attributes))?;
+            match node {
+                Ok(node) => out.object(&Described::new(name.display(), &node.attributes))?,
+                Err(error) => {
+                    out.object(&Refused { name: name.display().to_string(), error: error.to_string() })?;
+                    out.complain(&error.at(self.url.join(&name)));
+                    result = Err(CommandFailure::Told);
+                }
+            }
         }
-        Ok(())
+        result
     }
 }

@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use stag::wire::nfs3::{SetAttributes, Stable, Status};
+use stag::wire::nfs3::{CreateHow, SetAttributes, Stable, Status};
 
 use super::flight::Flight;
 use super::found::{Found, Kind, MODE_MASK};
@@ -18,7 +18,7 @@ use super::tree::{Copier, Folder, Source};
 use super::{Halt, keep, local};
 use crate::failure::CommandFailure;
 use crate::remote::session::{Session, WriteState};
-use crate::remote::{RemoteError, RemoteHandle};
+use crate::remote::{RemoteError, RemoteHandle, with_mode};
 use crate::url::Place;
 
 /// Parts of one file in flight.
@@ -188,7 +188,10 @@ impl Copier {
                 Ok(Target { place, out, is_new, owner: (found.uid, found.gid) })
             }
             (_, Some(session), Some(folder)) => {
-                let (node, is_new) = match session.create(folder, name, mode).await {
+                let (node, is_new) = match session
+                    .create(folder, name, CreateHow::Guarded(with_mode(mode)))
+                    .await
+                {
                     Ok(node) => (node, true),
                     Err(error @ RemoteError::Status(Status::Exist | Status::Acces | Status::Perm)) => {
                         // It may be there, in a folder where nothing can be made.

@@ -18,8 +18,9 @@ use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};
 use super::report::{Copied, Progress};
 use super::{CopyOptions, Halt, keep, local, remains};
 use crate::failure::CommandFailure;
-use crate::remote::session::{Listing, Session, Tasks};
-use crate::remote::{RemoteError, RemoteHandle, RemoteNode};
+use crate::remote::listing::Listing;
+use crate::remote::session::{Session, Tasks};
+use crate::remote::{RemoteEntry, RemoteError, RemoteHandle, RemoteNode};
 use crate::url::Place;
 
 /// Names of a folder of this machine that are looked at together.
@@ -520,7 +521,12 @@ impl Copier {
             (Names::Remote(handle, listing), _) => {
                 let session = self.source.session().expect("a server's source has a connection");
                 let listed = session.list(handle, listing).await.map_err(|error| error.at(&source))?;
-                found.extend(listed.into_iter().map(|entry| (entry.name, Some(entry.node))));
+                for RemoteEntry { name, node } in listed {
+                    match node {
+                        Ok(node) => found.push((name, Some(node))),
+                        Err(error) => self.fail(error.at(source.join(&name)), false),
+                    }
+                }
                 listing.is_over
             }
             (Names::Local(_), Place::Remote(_)) => unreachable!("names are where their folder is"),

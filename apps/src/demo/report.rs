@@ -60,7 +60,8 @@ impl Connection {
     /// Takes the figures of a run that is done.
     #[must_use]
     pub(super) fn of(run: &Run<'_>) -> Connection {
-        let rows = run.remote.timings().iter().map(|timing| Row {
+        let timings = run.remote.timings();
+        let rows = timings.iter().map(|timing| Row {
             procedure: format!("{:?}", timing.procedure).to_uppercase(),
             calls: timing.calls,
             p50_ns: timing.p50.as_nanos() as u64,

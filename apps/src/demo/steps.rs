@@ -190,8 +190,15 @@ impl<'t> Run<'t> {
                     continue;
                 };
                 let (object, copied) = (&self.tree.objects[index], &self.copied[index]);
-                let attributes = entry.node.attributes;
-                let same_kind = (object.kind == Kind::Folder) == entry.node.is_folder();
+                let node = match entry.node {
+                    Ok(node) => node,
+                    Err(error) => {
+                        mismatch(&mut self.mismatches, format_args!("{path}/{name}: {error}"));
+                        continue;
+                    }
+                };
+                let attributes = node.attributes;
+                let same_kind = (object.kind == Kind::Folder) == node.is_folder();
                 let same_len = object.kind == Kind::Folder || attributes.size == copied.len;
                 if !same_kind || !same_len || attributes.fileid != copied.fileid {
                     mismatch(

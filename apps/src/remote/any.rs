@@ -102,16 +102,6 @@ impl AnyLink {
         on!(self, link => link.buffer(len))
     }
 
-    pub(super) fn begin<O: Operation>(
-        &mut self,
-        operation: &O,
-        chunks: &mut Chunks,
-        user: u64,
-    ) -> Result<bool, RemoteError> {
-        let operation = AnyOperation::new(operation);
-        on!(self, link => link.begin(&operation, chunks, user))
-    }
-
     pub(super) fn try_begin<O: Operation>(
         &mut self,
         operation: &O,
@@ -140,10 +130,6 @@ impl AnyLink {
 
     pub(super) fn is_useless(&self) -> bool {
         on!(self, link => link.is_useless())
-    }
-
-    pub(super) fn finished(&mut self) -> Result<FinishedCall, RemoteError> {
-        on!(self, link => link.finished())
     }
 
     pub(super) fn call<O: Operation>(&mut self, operation: &O) -> Result<FinishedCall, RemoteError> {

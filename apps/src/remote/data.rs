@@ -1,16 +1,12 @@
-//! Reads and writes the data of files: several Calls in flight, each with its own chunk.
+//! Reads and writes the data of files while no task runs: several Calls in flight, each with its own chunk.
 
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use stag::nfs::client::FinishedCall;
-use stag::rpc::Chunks;
-use stag::wire::nfs3::{
-    CommitArguments, Data, FsinfoOk, Handle as WireHandle, ReadArguments, Stable, Verifier, WriteArguments,
-};
-use stag::wire::xdr::Item;
+use stag::wire::nfs3::{FsinfoOk, Stable};
 
-use super::any::AnyLink;
-use super::{RemoteError, RemoteHandle, answer};
+use super::session::{Session, Task, WriteState};
+use super::{RemoteError, RemoteHandle};
 
 /// Octets of one READ or WRITE at most, however much a server takes.
 const TRANSFER_LEN: usize = 1 << 20;
@@ -52,217 +48,83 @@ const DEPTH: usize = 4;
 /// Data up to this length goes inline: a chunk costs more than the copy.
 pub(super) const INLINE_LEN_MAX: usize = 1024;
 
-/// A part of the caller's buffer to transfer.
-#[derive(Clone, Copy, Debug)]
-struct Part {
-    start: usize,
-    end: usize,
-}
+/// Restarts of a server within the writing of one piece that are taken without complaint.
+const RESTARTS_MAX: usize = 5;
 
-impl Part {
-    /// In a Call's user number, so that its end says which part it was. Both are below 2^31.
-    fn to_user(self) -> u64 {
-        (self.start as u64) << 31 | self.end as u64
-    }
-
-    fn of(finished: &FinishedCall) -> Part {
-        const MASK: u64 = (1 << 31) - 1;
-        let user = finished.completed().user;
-        Part { start: (user >> 31 & MASK) as usize, end: (user & MASK) as usize }
-    }
-}
-
-/// The parts of a range, in order, of at most `len` octets each.
-fn parts(from: usize, to: usize, len: usize) -> VecDeque<Part> {
-    let starts = (from..to).step_by(len);
-    starts.map(|start| Part { start, end: to.min(start + len) }).collect()
+/// Does `work` for each part of a piece of data, `DEPTH` of them at once, until one fails.
+fn for_each<T>(
+    session: &Session,
+    parts: impl IntoIterator<Item = T>,
+    work: impl AsyncFn(T) -> Result<(), RemoteError>,
+) -> Result<(), RemoteError> {
+    let waiting: RefCell<VecDeque<T>> = RefCell::new(parts.into_iter().collect());
+    let failure = RefCell::new(None);
+    let worker = async || {
+        loop {
+            let part = waiting.borrow_mut().pop_front();
+            let Some(part) = part else { return };
+            if let Err(error) = work(part).await {
+                failure.borrow_mut().get_or_insert(error);
+                waiting.borrow_mut().clear();
+            }
+        }
+    };
+    session.run_alone((0..DEPTH).map(|_| Box::pin(worker()) as Task<'_>).collect());
+    failure.into_inner().map_or(Ok(()), Err)
 }
 
 /// Reads from `offset` into `buffer`; returns how much there was.
 pub(super) fn read(
-    link: &mut AnyLink,
-    limits: Limits,
+    session: &Session,
     file: &RemoteHandle,
     offset: u64,
     buffer: &mut [u8],
 ) -> Result<usize, RemoteError> {
+    let (part_len, end) = (session.read_len_max(), Cell::new(buffer.len()));
+    let fill = async |(start, part): (usize, &mut [u8])| {
+        let mut at = 0;
+        while at < part.len() && start + at < end.get() {
+            let found = session.read(file, offset + (start + at) as u64, part.len() - at).await?;
+            part[at..at + found.len].copy_from_slice(found.octets()?);
+            at += found.len;
+            if found.eof {
+                end.set(end.get().min(start + at));
+            }
+        }
+        Ok(())
+    };
     // The first alone: most files end within it.
-    let first = buffer.len().min(limits.read);
-    let mut end = transfer_in(link, file, offset, buffer, parts(0, first, limits.read), buffer.len())?;
-    if end > first {
-        let rest = parts(first, buffer.len(), limits.read);
-        end = transfer_in(link, file, offset, buffer, rest, end)?;
-    }
-    Ok(end)
-}
-
-/// Reads `waiting`. Returns where the file ends in `buffer`; `end`, if it is not seen to end.
-fn transfer_in(
-    link: &mut AnyLink,
-    file: &RemoteHandle,
-    offset: u64,
-    buffer: &mut [u8],
-    mut waiting: VecDeque<Part>,
-    mut end: usize,
-) -> Result<usize, RemoteError> {
-    let mut in_flight = 0;
-    loop {
-        while in_flight < DEPTH
-            && let Some(part) = waiting.pop_front()
-        {
-            if part.start >= end {
-                continue;
-            }
-            if !begin_read(link, file, offset, part)? {
-                waiting.push_front(part);
-                break;
-            }
-            in_flight += 1;
-        }
-        if in_flight == 0 && waiting.is_empty() {
-            return Ok(end);
-        }
-        if in_flight == 0 {
-            return Err(RemoteError::Broken("no buffer, although nothing is in flight".to_owned()));
-        }
-        let finished = link.finished()?;
-        in_flight -= 1;
-        let part = Part::of(&finished);
-        let (len, eof) = take_data(&finished, &mut buffer[part.start..part.end])?;
-        if eof {
-            end = end.min(part.start + len);
-        } else if len == 0 {
-            return Err(RemoteError::Broken(
-                "the server gives no data where the file has not ended".to_owned(),
-            ));
-        } else if part.start + len < part.end {
-            waiting.push_front(Part { start: part.start + len, ..part });
-        }
-    }
-}
-
-/// `false`: not now.
-fn begin_read(link: &mut AnyLink, file: &RemoteHandle, offset: u64, part: Part) -> Result<bool, RemoteError> {
-    let count = part.end - part.start;
-    let Some(chunk) = link.buffer(count) else { return Ok(false) };
-    let arguments =
-        ReadArguments { file: WireHandle(file), offset: offset + part.start as u64, count: count as u32 };
-    link.begin(&arguments, &mut Chunks::write(chunk), part.to_user())
-}
-
-/// Copies the data of a READ to where it belongs. Returns its length, and whether the file ends with it.
-fn take_data(finished: &FinishedCall, target: &mut [u8]) -> Result<(usize, bool), RemoteError> {
-    let ok = answer(finished.reply::<ReadArguments<'_>>())?;
-    let mut len = 0;
-    for octets in finished.octets(&ok.data.0) {
-        let target = target.get_mut(len..len + octets.len()).ok_or(RemoteError::senseless("READ"))?;
-        target.copy_from_slice(octets);
-        len += octets.len();
-    }
-    Ok((len, ok.eof))
+    let (first, rest) = buffer.split_at_mut(part_len.min(buffer.len()));
+    let first_len = first.len();
+    session.wait_for(fill((0, first)))?;
+    let starts = (first_len..).step_by(part_len);
+    for_each(session, starts.zip(rest.chunks_mut(part_len)), fill)?;
+    Ok(end.get())
 }
 
 /// Writes `data` at `offset`, so that it is safe when this returns: once more, if the server was started anew before.
 pub(super) fn write(
-    link: &mut AnyLink,
-    limits: Limits,
+    session: &Session,
     file: &RemoteHandle,
     offset: u64,
     data: &[u8],
 ) -> Result<(), RemoteError> {
+    let part_len = session.write_len_max();
+    // One Call that is safe at once, or several and one COMMIT.
+    let stable = if data.len() <= part_len { Stable::FileSync } else { Stable::Unstable };
     for _ in 0..RESTARTS_MAX {
-        if write_once(link, limits, file, offset, data)? {
+        let state = RefCell::new(WriteState::default());
+        for_each(session, (0..).step_by(part_len).zip(data.chunks(part_len)), async |(start, part)| {
+            let mut buffer = session.buffer(part.len()).await;
+            buffer.copy_from_slice(part);
+            let written = session.write(file, offset + start as u64, buffer, stable).await?;
+            state.borrow_mut().merge(written);
+            Ok(())
+        })?;
+        let state = state.into_inner();
+        if !state.is_unsafe() || state.is_kept_by(session.wait_for(session.commit(file))?) {
             return Ok(());
         }
     }
     Err(RemoteError::Broken("the server forgets what was written again and again".to_owned()))
-}
-
-/// Restarts of a server within the writing of one piece that are taken without complaint.
-const RESTARTS_MAX: usize = 5;
-
-/// `false`: the server may have forgotten some of it.
-fn write_once(
-    link: &mut AnyLink,
-    limits: Limits,
-    file: &RemoteHandle,
-    offset: u64,
-    data: &[u8],
-) -> Result<bool, RemoteError> {
-    let mut waiting = parts(0, data.len(), limits.write);
-    // One Call that is safe at once, or several and one COMMIT.
-    let stable = if waiting.len() == 1 { Stable::FileSync } else { Stable::Unstable };
-    let mut verifier: Option<Verifier> = None;
-    let (mut uncommitted, mut is_same) = (false, true);
-    let mut in_flight = 0;
-    loop {
-        while in_flight < DEPTH
-            && let Some(part) = waiting.pop_front()
-        {
-            if !begin_write(link, file, offset, &data[part.start..part.end], part, stable)? {
-                waiting.push_front(part);
-                break;
-            }
-            in_flight += 1;
-        }
-        if in_flight == 0 && waiting.is_empty() {
-            break;
-        }
-        if in_flight == 0 {
-            return Err(RemoteError::Broken("no buffer, although nothing is in flight".to_owned()));
-        }
-        let finished = link.finished()?;
-        in_flight -= 1;
-        let part = Part::of(&finished);
-        let ok = answer(finished.reply::<WriteArguments<'_>>())?;
-        let count = ok.count as usize;
-        if count == 0 || count > part.end - part.start {
-            return Err(RemoteError::senseless("WRITE"));
-        }
-        if part.start + count < part.end {
-            waiting.push_front(Part { start: part.start + count, ..part });
-        }
-        if ok.committed == Stable::Unstable {
-            uncommitted = true;
-            is_same &= is_known(&mut verifier, ok.verifier);
-        }
-    }
-    Ok(is_same && (!uncommitted || commit(link, file, &mut verifier)?))
-}
-
-fn begin_write(
-    link: &mut AnyLink,
-    file: &RemoteHandle,
-    offset: u64,
-    data: &[u8],
-    part: Part,
-    stable: Stable,
-) -> Result<bool, RemoteError> {
-    let count = data.len() as u32;
-    let (mut chunks, item) = if data.len() <= INLINE_LEN_MAX {
-        (Chunks::default(), Item::Inline(data))
-    } else {
-        let Some(mut chunk) = link.buffer(data.len()) else { return Ok(false) };
-        chunk.copy_from_slice(data);
-        (Chunks::read(chunk.share()), Item::Reduced { index: 0, len: count })
-    };
-    let offset = offset + part.start as u64;
-    let arguments = WriteArguments { file: WireHandle(file), offset, count, stable, data: Data(item) };
-    link.begin(&arguments, &mut chunks, part.to_user())
-}
-
-fn commit(
-    link: &mut AnyLink,
-    file: &RemoteHandle,
-    verifier: &mut Option<Verifier>,
-) -> Result<bool, RemoteError> {
-    let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
-    let finished = link.call(&arguments)?;
-    let ok = answer(finished.reply::<CommitArguments<'_>>())?;
-    Ok(is_known(verifier, ok.verifier))
-}
-
-/// A verifier that changes says that the server has forgotten what was not committed.
-fn is_known(known: &mut Option<Verifier>, found: Verifier) -> bool {
-    *known.get_or_insert(found) == found
 }

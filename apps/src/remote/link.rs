@@ -205,7 +205,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// Begins a Call. `false`: not now, wait for another one to end first; the chunks are as they were.
-    pub(super) fn begin(
+    fn begin(
         &mut self,
         operation: &AnyOperation<'_>,
         chunks: &mut Chunks,
@@ -248,7 +248,7 @@ impl<P: Provider> Link<P> {
     }
 
     /// Waits for the end of some Call, which has results.
-    pub(super) fn finished(&mut self) -> Result<FinishedCall, RemoteError> {
+    fn finished(&mut self) -> Result<FinishedCall, RemoteError> {
         // The engine ends every Call at its time-out; this is for the engine's own mistakes.
         let completed = self.wait(2 * TIMEOUT_OF_ALL, |link| {
             link.note_events();

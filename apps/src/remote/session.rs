@@ -1,14 +1,15 @@
 //! A server's files as tasks of one thread use them: Calls of many tasks in flight over one connection.
 //!
-//! A [`Session`] is a [`Remote`] that tasks share. Their futures need no waker: [`run`] polls all of them
-//! whenever a Call has ended, and sleeps when all of them wait.
+//! The futures of a [`Session`] need no waker: [`run`] polls all of them whenever a Call has ended, and sleeps when
+//! all of them wait.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
+use std::slice;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -17,18 +18,21 @@ use stag::nfs::client::{ClientError, FinishedCall, Operation};
 use stag::rpc::Chunks;
 use stag::runtime::{Poller, sleep};
 use stag::wire::nfs3::{
-    Attributes, CommitArguments, CreateArguments, CreateHow, CreateReply, Data, GetattrArguments,
-    Handle as WireHandle, LinkArguments, LookupArguments, MkdirArguments, Path, PostOpAttributes,
-    ReadArguments, ReaddirplusArguments, ReadlinkArguments, RemoveArguments, SetAttributes, SetattrArguments,
-    Stable, Status, SymlinkArguments, VERIFIER_LEN, Verifier, WriteArguments,
+    self, Attributes, CommitArguments, CreateArguments, CreateHow, CreateReply, Data, FsinfoArguments,
+    FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle, LinkArguments,
+    LookupArguments, MkdirArguments, Path, PostOpAttributes, ReadArguments, ReadlinkArguments,
+    RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments, Stable, Status,
+    SymlinkArguments, Verifier, WriteArguments,
 };
 use stag::wire::xdr::Item;
 
-use super::data::INLINE_LEN_MAX;
+use super::any::AnyLink;
+use super::data::{INLINE_LEN_MAX, Limits};
 use super::link::{SLEEP_MAX, SPIN, clock};
-use super::{
-    LISTING_LEN, Remote, RemoteEntry, RemoteError, RemoteHandle, RemoteNode, answer, file_name, place,
-};
+use super::mount::Mount;
+use super::{Remote, RemoteError, RemoteHandle, RemoteNode, answer, place, with_mode};
+use crate::failure::CommandFailure;
+use crate::url::Url;
 
 /// How long a server may say that it wants to be asked again later.
 const LATER_MAX: Duration = Duration::from_secs(60);
@@ -132,29 +136,50 @@ pub(crate) fn run(
 /// Sleeps until a connection has work.
 fn rest(sessions: &[Session], now: Duration, latest: Duration) {
     let mut inner: Vec<_> = sessions.iter().map(|session| session.inner.borrow_mut()).collect();
-    let mut pollers: Vec<&mut dyn Poller> =
-        inner.iter_mut().map(|inner| inner.remote.link.poller()).collect();
+    let mut pollers: Vec<&mut dyn Poller> = inner.iter_mut().map(|inner| inner.link.poller()).collect();
     sleep(&mut pollers, now, latest);
 }
 
 /// A connection that tasks share. Clones are the same one.
 #[derive(Clone)]
 pub(crate) struct Session {
-    inner: Rc<RefCell<Inner>>,
+    pub(super) inner: Rc<RefCell<Inner>>,
     tasks: Rc<Tasks>,
 }
 
-struct Inner {
-    remote: Remote,
+pub(super) struct Inner {
+    pub(super) link: AnyLink,
+    /// Where it is.
+    pub(super) server: Url,
+    /// Where MOUNT is served, when that is known.
+    pub(super) mount: Option<Mount>,
+    /// The exports that were mounted: the names of each, and its handle; the longest first.
+    pub(super) mounted: Vec<(Vec<OsString>, RemoteHandle)>,
+    /// How much the server takes and gives at once.
+    pub(super) limits: Limits,
+    /// The server has no READDIRPLUS.
+    pub(super) lists_names_only: bool,
     next: u64,
     /// Calls that ended, and whose task was not polled since.
     ended: HashMap<u64, Result<FinishedCall, RemoteError>>,
 }
 
 impl Session {
-    /// Shares a connection.
-    pub(crate) fn new(remote: Remote, tasks: Rc<Tasks>) -> Session {
-        Session { inner: Rc::new(RefCell::new(Inner { remote, next: 0, ended: HashMap::new() })), tasks }
+    /// Connects to the server of `url`; whether to do so again when the connection ends is said.
+    pub(crate) fn connect(url: &Url, reconnects: bool, tasks: Rc<Tasks>) -> Result<Session, CommandFailure> {
+        let server = url.server();
+        let link = AnyLink::connect(&server, reconnects).map_err(|error| error.at(&server))?;
+        let inner = Inner {
+            link,
+            server,
+            mount: None,
+            mounted: Vec::new(),
+            limits: Limits::default(),
+            lists_names_only: false,
+            next: 0,
+            ended: HashMap::new(),
+        };
+        Ok(Session { inner: Rc::new(RefCell::new(inner)), tasks })
     }
 
     /// Whether both are the same connection.
@@ -162,35 +187,49 @@ impl Session {
         Rc::ptr_eq(&self.inner, &other.inner)
     }
 
-    /// Uses the connection while no task runs.
-    pub(crate) fn alone<T>(&self, with: impl FnOnce(&mut Remote) -> T) -> T {
-        with(&mut self.inner.borrow_mut().remote)
+    /// The connection for use while no task runs.
+    pub(crate) fn alone(&self) -> Remote {
+        Remote { session: self.clone() }
+    }
+
+    /// Runs tasks of this connection alone to their ends.
+    pub(super) fn run_alone(&self, tasks: Vec<Task<'_>>) {
+        let has_ended = run(&self.tasks, tasks, slice::from_ref(self), || true);
+        assert!(has_ended, "nothing abandons them");
+    }
+
+    /// Waits for the end of some work while no task runs.
+    pub(super) fn wait_for<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut found = None;
+        self.run_alone(vec![Box::pin(async { found = Some(work.await) })]);
+        let Some(found) = found else { unreachable!("the task ended") };
+        found
     }
 
     /// Octets of one READ at most.
     pub(crate) fn read_len_max(&self) -> usize {
-        self.inner.borrow().remote.limits.read
+        self.inner.borrow().limits.read
     }
 
     /// Octets of one WRITE at most.
     pub(crate) fn write_len_max(&self) -> usize {
-        self.inner.borrow().remote.limits.write
+        self.inner.borrow().limits.write
     }
 
     /// Whether the connection is being made anew.
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.inner.borrow().remote.link.is_interrupted()
+        self.inner.borrow().link.is_interrupted()
     }
 
     /// Whether a Call failed in a way in which all others will.
     pub(crate) fn is_useless(&self) -> bool {
-        self.inner.borrow().remote.link.is_useless()
+        self.inner.borrow().link.is_useless()
     }
 
     fn pass(&self) -> usize {
         let inner = &mut *self.inner.borrow_mut();
-        let mut events = inner.remote.link.pass();
-        while let Some((user, result)) = inner.remote.link.take_finished() {
+        let mut events = inner.link.pass();
+        while let Some((user, result)) = inner.link.take_finished() {
             inner.ended.insert(user, result);
             events += 1;
         }
@@ -199,11 +238,37 @@ impl Session {
 
     /// A buffer of the connection's, once there is one.
     pub(crate) async fn buffer(&self, len: usize) -> Buf {
-        self.tasks.until(|| self.inner.borrow().remote.link.buffer(len)).await
+        self.tasks.until(|| self.inner.borrow().link.buffer(len)).await
     }
 
-    /// Makes a Call, and waits for its end.
-    async fn call<O: Operation>(
+    /// Makes a Call without chunks, and waits for its end.
+    pub(super) async fn call<O: Operation>(&self, operation: &O) -> Result<FinishedCall, RemoteError> {
+        self.call_with(operation, async || Chunks::default()).await
+    }
+
+    /// Makes a Call, and waits for its end: once more after a pause, with a new xid, for as long as the server wants to
+    /// be asked again later (RFC 1813 section 2.6). `chunks` makes the chunks of each.
+    async fn call_with<O: Operation>(
+        &self,
+        operation: &O,
+        chunks: impl AsyncFn() -> Chunks,
+    ) -> Result<FinishedCall, RemoteError> {
+        let (begun, mut pause) = (clock().now(), LATER_FIRST);
+        loop {
+            let finished = self.call_once(operation, chunks().await).await?;
+            if !wants_to_be_asked_later(operation, &finished)
+                || clock().now().saturating_sub(begun) >= LATER_MAX
+            {
+                return Ok(finished);
+            }
+            // Its buffers are free meanwhile.
+            drop(finished);
+            self.tasks.delay(pause).await;
+            pause = (2 * pause).min(Duration::from_secs(1));
+        }
+    }
+
+    async fn call_once<O: Operation>(
         &self,
         operation: &O,
         mut chunks: Chunks,
@@ -214,7 +279,7 @@ impl Session {
                 let inner = &mut *self.inner.borrow_mut();
                 match call {
                     Some(user) => inner.ended.remove(&user),
-                    None => match inner.remote.link.try_begin(operation, &mut chunks, inner.next) {
+                    None => match inner.link.try_begin(operation, &mut chunks, inner.next) {
                         Ok(true) => {
                             call = Some(inner.next);
                             // Below the bit that the connection uses itself.
@@ -229,33 +294,22 @@ impl Session {
             .await
     }
 
-    /// Repeats an operation for as long as the server wants to be asked again later.
-    async fn patiently<T>(
-        &self,
-        operation: impl AsyncFn() -> Result<T, RemoteError>,
-    ) -> Result<T, RemoteError> {
-        let (begun, mut pause) = (clock().now(), LATER_FIRST);
-        loop {
-            match operation().await {
-                Err(RemoteError::Status(Status::Jukebox))
-                    if clock().now().saturating_sub(begun) < LATER_MAX =>
-                {
-                    self.tasks.delay(pause).await;
-                    pause = (2 * pause).min(Duration::from_secs(1));
-                }
-                result => return result,
-            }
-        }
+    /// What the server can do, for the export of this handle.
+    pub(super) async fn fsinfo(&self, root: &RemoteHandle) -> Result<FsinfoOk, RemoteError> {
+        let finished = self.call(&FsinfoArguments { root: WireHandle(root) }).await?;
+        answer(finished.reply::<FsinfoArguments<'_>>())
+    }
+
+    /// Space and objects of the export that holds the file.
+    pub(super) async fn space(&self, file: &RemoteHandle) -> Result<FsstatOk, RemoteError> {
+        let finished = self.call(&FsstatArguments { root: WireHandle(file) }).await?;
+        answer(finished.reply::<FsstatArguments<'_>>())
     }
 
     /// The attributes of a file.
     pub(crate) async fn attributes(&self, file: &RemoteHandle) -> Result<Attributes, RemoteError> {
-        self.patiently(async || {
-            let finished =
-                self.call(&GetattrArguments { object: WireHandle(file) }, Chunks::default()).await?;
-            Ok(answer(finished.reply::<GetattrArguments<'_>>())?.attributes)
-        })
-        .await
+        let finished = self.call(&GetattrArguments { object: WireHandle(file) }).await?;
+        Ok(answer(finished.reply::<GetattrArguments<'_>>())?.attributes)
     }
 
     /// Sets attributes of a file. Returns what it has then, if the server tells.
@@ -264,38 +318,27 @@ impl Session {
         file: &RemoteHandle,
         attributes: SetAttributes,
     ) -> Result<PostOpAttributes, RemoteError> {
-        self.patiently(async || {
-            let arguments = SetattrArguments { object: WireHandle(file), attributes, guard: None };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            Ok(answer(finished.reply::<SetattrArguments<'_>>())?.object.after)
-        })
-        .await
+        let arguments = SetattrArguments { object: WireHandle(file), attributes, guard: None };
+        let finished = self.call(&arguments).await?;
+        Ok(answer(finished.reply::<SetattrArguments<'_>>())?.object.after)
     }
 
     /// The file of that name in a folder.
     pub(crate) async fn child(&self, folder: &RemoteHandle, name: &OsStr) -> Result<RemoteNode, RemoteError> {
-        self.patiently(async || {
-            let finished =
-                self.call(&LookupArguments { what: place(folder, name) }, Chunks::default()).await?;
-            let ok = answer(finished.reply::<LookupArguments<'_>>())?;
-            let (handle, attributes) = (ok.object.0.to_vec(), ok.attributes);
-            self.node(handle, attributes).await
-        })
-        .await
+        let finished = self.call(&LookupArguments { what: place(folder, name) }).await?;
+        let ok = answer(finished.reply::<LookupArguments<'_>>())?;
+        self.node(ok.object.0.to_vec(), ok.attributes).await
     }
 
-    async fn node(
+    /// The file of a handle, whose attributes the server may have told.
+    pub(super) async fn node(
         &self,
         handle: RemoteHandle,
         attributes: PostOpAttributes,
     ) -> Result<RemoteNode, RemoteError> {
         let attributes = match attributes {
             Some(attributes) => attributes,
-            None => {
-                let arguments = GetattrArguments { object: WireHandle(&handle) };
-                let finished = self.call(&arguments, Chunks::default()).await?;
-                answer(finished.reply::<GetattrArguments<'_>>())?.attributes
-            }
+            None => self.attributes(&handle).await?,
         };
         Ok(RemoteNode { handle, attributes })
     }
@@ -308,25 +351,21 @@ impl Session {
         name: &OsStr,
     ) -> Result<RemoteNode, RemoteError> {
         let ok = answer(reply)?;
-        let Some(handle) = ok.object else { return Box::pin(self.child(folder, name)).await };
-        let (handle, attributes) = (handle.0.to_vec(), ok.attributes);
-        self.node(handle, attributes).await
+        match ok.object {
+            Some(handle) => self.node(handle.0.to_vec(), ok.attributes).await,
+            None => self.child(folder, name).await,
+        }
     }
 
-    /// Makes an empty file. One that is there already is an error.
+    /// Makes a file, as `how` says.
     pub(crate) async fn create(
         &self,
         folder: &RemoteHandle,
         name: &OsStr,
-        mode: u32,
+        how: CreateHow,
     ) -> Result<RemoteNode, RemoteError> {
-        self.patiently(async || {
-            let how = CreateHow::Guarded(SetAttributes { mode: Some(mode), ..SetAttributes::default() });
-            let arguments = CreateArguments { place: place(folder, name), how };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            self.made(finished.reply::<CreateArguments<'_>>(), folder, name).await
-        })
-        .await
+        let finished = self.call(&CreateArguments { place: place(folder, name), how }).await?;
+        self.made(finished.reply::<CreateArguments<'_>>(), folder, name).await
     }
 
     /// Makes a folder. One that is there already is an error.
@@ -336,13 +375,9 @@ impl Session {
         name: &OsStr,
         mode: u32,
     ) -> Result<RemoteNode, RemoteError> {
-        self.patiently(async || {
-            let attributes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-            let arguments = MkdirArguments { place: place(folder, name), attributes };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            self.made(finished.reply::<MkdirArguments<'_>>(), folder, name).await
-        })
-        .await
+        let arguments = MkdirArguments { place: place(folder, name), attributes: with_mode(mode) };
+        let finished = self.call(&arguments).await?;
+        self.made(finished.reply::<MkdirArguments<'_>>(), folder, name).await
     }
 
     /// Makes a symbolic link that holds `target`.
@@ -352,14 +387,10 @@ impl Session {
         name: &OsStr,
         target: &[u8],
     ) -> Result<RemoteNode, RemoteError> {
-        self.patiently(async || {
-            let attributes = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
-            let (place, path) = (place(folder, name), Path(Item::Inline(target)));
-            let finished =
-                self.call(&SymlinkArguments { place, attributes, path }, Chunks::default()).await?;
-            self.made(finished.reply::<SymlinkArguments<'_>>(), folder, name).await
-        })
-        .await
+        let (place, attributes) = (place(folder, name), with_mode(0o777));
+        let path = Path(Item::Inline(target));
+        let finished = self.call(&SymlinkArguments { place, attributes, path }).await?;
+        self.made(finished.reply::<SymlinkArguments<'_>>(), folder, name).await
     }
 
     /// Gives a file one more name.
@@ -369,106 +400,65 @@ impl Session {
         folder: &RemoteHandle,
         name: &OsStr,
     ) -> Result<(), RemoteError> {
-        self.patiently(async || {
-            let arguments = LinkArguments { file: WireHandle(file), link: place(folder, name) };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            answer(finished.reply::<LinkArguments<'_>>()).map(drop)
-        })
-        .await
+        let arguments = LinkArguments { file: WireHandle(file), link: place(folder, name) };
+        let finished = self.call(&arguments).await?;
+        answer(finished.reply::<LinkArguments<'_>>()).map(drop)
     }
 
     /// Removes a name of anything but a folder.
     pub(crate) async fn remove(&self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
-        self.patiently(async || {
-            let arguments = RemoveArguments { object: place(folder, name) };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            answer(finished.reply::<RemoveArguments<'_>>()).map(drop)
-        })
-        .await
+        let finished = self.call(&RemoveArguments { object: place(folder, name) }).await?;
+        answer(finished.reply::<RemoveArguments<'_>>()).map(drop)
+    }
+
+    /// Removes an empty folder.
+    pub(super) async fn remove_folder(&self, folder: &RemoteHandle, name: &OsStr) -> Result<(), RemoteError> {
+        let finished = self.call(&RmdirArguments { object: place(folder, name) }).await?;
+        answer(finished.reply::<RmdirArguments<'_>>()).map(drop)
+    }
+
+    /// Gives a file another name or folder.
+    pub(super) async fn rename(
+        &self,
+        from: (&RemoteHandle, &OsStr),
+        to: (&RemoteHandle, &OsStr),
+    ) -> Result<(), RemoteError> {
+        let arguments = RenameArguments { from: place(from.0, from.1), to: place(to.0, to.1) };
+        let finished = self.call(&arguments).await?;
+        answer(finished.reply::<RenameArguments<'_>>()).map(drop)
     }
 
     /// What a symbolic link holds.
     pub(crate) async fn read_link(&self, link: &RemoteHandle) -> Result<Vec<u8>, RemoteError> {
-        self.patiently(async || {
-            let arguments = ReadlinkArguments { symlink: WireHandle(link) };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            let ok = answer(finished.reply::<ReadlinkArguments<'_>>())?;
-            match ok.path.0 {
-                Item::Inline(path) => Ok(path.to_vec()),
-                Item::Reduced { .. } => Err(RemoteError::senseless("READLINK")),
-            }
-        })
-        .await
-    }
-
-    /// The next part of a listing, without `.` and `..`, in the server's order.
-    pub(crate) async fn list(
-        &self,
-        folder: &RemoteHandle,
-        from: &mut Listing,
-    ) -> Result<Vec<RemoteEntry>, RemoteError> {
-        let begin = *from;
-        let (entries, next) = self.patiently(async || self.list_once(folder, begin).await).await?;
-        *from = next;
-        Ok(entries)
-    }
-
-    async fn list_once(
-        &self,
-        folder: &RemoteHandle,
-        from: Listing,
-    ) -> Result<(Vec<RemoteEntry>, Listing), RemoteError> {
-        let arguments = ReaddirplusArguments {
-            directory: WireHandle(folder),
-            cookie: from.cookie,
-            verifier: from.verifier,
-            dircount: LISTING_LEN,
-            maxcount: LISTING_LEN,
-        };
-        let finished = self.call(&arguments, Chunks::default()).await?;
-        let ok = answer(finished.reply::<ReaddirplusArguments<'_>>())?;
-        let (mut listed, mut cookie) = (Vec::new(), from.cookie);
-        for entry in ok.entries {
-            cookie = entry.cookie;
-            let Some(name) = file_name(entry.name.0)? else { continue };
-            let node = match entry.handle {
-                Some(handle) => self.node(handle.0.to_vec(), entry.attributes).await?,
-                None => Box::pin(self.child(folder, name)).await?,
-            };
-            listed.push(RemoteEntry { name: name.to_owned(), node });
+        let finished = self.call(&ReadlinkArguments { symlink: WireHandle(link) }).await?;
+        let ok = answer(finished.reply::<ReadlinkArguments<'_>>())?;
+        match ok.path.0 {
+            Item::Inline(path) => Ok(path.to_vec()),
+            Item::Reduced { .. } => Err(RemoteError::senseless("READLINK")),
         }
-        if !ok.eof && cookie == from.cookie {
-            return Err(RemoteError::senseless("READDIRPLUS"));
-        }
-        Ok((listed, Listing { cookie, verifier: ok.verifier, is_over: ok.eof }))
     }
 
-    /// Reads up to `len` octets at `offset`; they are handed to `take` in pieces. Returns how many there were, and
-    /// whether the file ends behind them.
+    /// Reads up to `len` octets at `offset`.
     pub(crate) async fn read(
         &self,
         file: &RemoteHandle,
         offset: u64,
         len: usize,
     ) -> Result<ReadPart, RemoteError> {
-        self.patiently(async || {
-            let chunk = self.buffer(len).await;
-            let arguments = ReadArguments { file: WireHandle(file), offset, count: len as u32 };
-            let finished = self.call(&arguments, Chunks::write(chunk)).await?;
-            let ok = answer(finished.reply::<ReadArguments<'_>>())?;
-            let found: usize = finished.octets(&ok.data.0).map(<[u8]>::len).sum();
-            if found > len {
-                return Err(RemoteError::senseless("READ"));
-            }
-            if found == 0 && !ok.eof {
-                return Err(RemoteError::Broken(
-                    "the server gives no data where the file has not ended".to_owned(),
-                ));
-            }
-            let eof = ok.eof;
-            Ok(ReadPart { finished, len: found, eof })
-        })
-        .await
+        let arguments = ReadArguments { file: WireHandle(file), offset, count: len as u32 };
+        let finished = self.call_with(&arguments, async || Chunks::write(self.buffer(len).await)).await?;
+        let ok = answer(finished.reply::<ReadArguments<'_>>())?;
+        let found: usize = finished.octets(&ok.data.0).map(<[u8]>::len).sum();
+        if found > len {
+            return Err(RemoteError::senseless("READ"));
+        }
+        if found == 0 && !ok.eof {
+            return Err(RemoteError::Broken(
+                "the server gives no data where the file has not ended".to_owned(),
+            ));
+        }
+        let eof = ok.eof;
+        Ok(ReadPart { finished, len: found, eof })
     }
 
     /// Writes all of `data` at `offset`. Returns the verifier, if some of it needs a COMMIT.
@@ -484,33 +474,26 @@ impl Session {
         let mut at = 0;
         while at < data.len() {
             let rest = data.slice(at..);
-            let ok = self
-                .patiently(async || {
-                    let (chunks, item) = if rest.len() <= INLINE_LEN_MAX {
-                        (Chunks::default(), Item::Inline(&rest[..]))
-                    } else {
-                        (Chunks::read(rest.clone()), Item::Reduced { index: 0, len: rest.len() as u32 })
-                    };
-                    let arguments = WriteArguments {
-                        file: WireHandle(file),
-                        offset: offset + at as u64,
-                        count: rest.len() as u32,
-                        stable,
-                        data: Data(item),
-                    };
-                    let finished = self.call(&arguments, chunks).await?;
-                    answer(finished.reply::<WriteArguments<'_>>())
-                        .map(|ok| (ok.count, ok.committed, ok.verifier))
-                })
-                .await;
-            let (count, committed, verifier) = ok?;
-            let count = count as usize;
-            if count == 0 || count > rest.len() {
+            let count = rest.len() as u32;
+            let is_inline = rest.len() <= INLINE_LEN_MAX;
+            let item =
+                if is_inline { Item::Inline(&rest[..]) } else { Item::Reduced { index: 0, len: count } };
+            let arguments = WriteArguments {
+                file: WireHandle(file),
+                offset: offset + at as u64,
+                count,
+                stable,
+                data: Data(item),
+            };
+            let chunks = async || if is_inline { Chunks::default() } else { Chunks::read(rest.clone()) };
+            let finished = self.call_with(&arguments, chunks).await?;
+            let ok = answer(finished.reply::<WriteArguments<'_>>())?;
+            if ok.count == 0 || ok.count > count {
                 return Err(RemoteError::senseless("WRITE"));
             }
-            at += count;
-            if committed == Stable::Unstable {
-                state.note(verifier);
+            at += ok.count as usize;
+            if ok.committed == Stable::Unstable {
+                state.note(ok.verifier);
             }
         }
         Ok(state)
@@ -518,22 +501,17 @@ impl Session {
 
     /// Makes what was written safe. Returns the verifier.
     pub(crate) async fn commit(&self, file: &RemoteHandle) -> Result<Verifier, RemoteError> {
-        self.patiently(async || {
-            let arguments = CommitArguments { file: WireHandle(file), offset: 0, count: 0 };
-            let finished = self.call(&arguments, Chunks::default()).await?;
-            Ok(answer(finished.reply::<CommitArguments<'_>>())?.verifier)
-        })
-        .await
+        let finished = self.call(&CommitArguments { file: WireHandle(file), offset: 0, count: 0 }).await?;
+        Ok(answer(finished.reply::<CommitArguments<'_>>())?.verifier)
     }
 }
 
-/// How far a folder was listed.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Listing {
-    cookie: u64,
-    verifier: [u8; VERIFIER_LEN],
-    /// Nothing is left.
-    pub(crate) is_over: bool,
+/// Whether results of NFS say so. Those of each procedure but NULL begin with a status.
+fn wants_to_be_asked_later<O: Operation>(operation: &O, finished: &FinishedCall) -> bool {
+    let results = finished.completed().result.as_ref();
+    O::PROGRAM == nfs3::PROGRAM
+        && operation.procedure() != nfs3::Procedure::Null.number()
+        && results.is_ok_and(|results| results.bytes().starts_with(&Status::Jukebox.number().to_be_bytes()))
 }
 
 /// What a READ found.

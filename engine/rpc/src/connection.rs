@@ -326,14 +326,11 @@ impl Connection {
         let (Some(session), Some(calling)) = (self.session.as_deref_mut(), self.calling.as_mut()) else {
             return false;
         };
+        // Announced or not: a peer that ends the connection when it is asked may speak version 1.
         if asks_for_version_2 && !session.ended {
-            let is_announced = calling.second.as_ref().is_some_and(|second| second.is_announced);
-            session.assumes_version_1 = true;
-            if !is_announced {
-                session.lose_to_version_1(core.now);
-                calling.interrupt(core);
-                return true;
-            }
+            session.lose_to_version_1(core.now);
+            calling.interrupt(core);
+            return true;
         }
         // The first connection is its user's matter: an address may be wrong.
         if !self.established && session.lost.is_none() {
