@@ -1,5 +1,6 @@
 //! `stagd`: the server.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -36,7 +37,7 @@ pub use options::StagdOptions;
 pub(crate) use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
 pub use settings::Settings;
-pub(crate) use settings::memory_unasked;
+pub(crate) use settings::{MEMORY_DEFAULT_MAX, memory_unasked};
 pub use weights::ClientWeight;
 
 /// The NFS server of Stag: memory and directories, over RDMA fabrics and TCP
@@ -116,6 +117,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     let mut place = Place::choose(&settings, options.check)?;
     descriptors::check(&settings, &plan)?;
     directories::check(&settings, &mut place.warnings)?;
+    place.warnings.extend(settings::memory_warning(Path::new("/"), settings.memory));
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));
         report::checked(&settings, &plan, &place, out)?;

@@ -83,6 +83,15 @@ pub struct CgroupLimit {
     pub path: PathBuf,
 }
 
+/// How much memory this process's control group may use, hugepages apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryLimit {
+    /// Bytes; the least of the group and those around it.
+    pub limit: u64,
+    /// The file that says so.
+    pub path: PathBuf,
+}
+
 /// What the machine has. What the kernel does not show is absent, not an error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inventory {
@@ -94,8 +103,10 @@ pub struct Inventory {
     pub transparent: Transparent,
     /// The limit of locked memory, if it is known.
     pub memlock: Option<Memlock>,
-    /// Limits of the control group, where there are any.
+    /// Limits of the control group on hugepages, where there are any.
     pub cgroup: Vec<CgroupLimit>,
+    /// The limit of the control group on all other memory, where there is one.
+    pub memory_limit: Option<MemoryLimit>,
 }
 
 impl Inventory {
@@ -120,7 +131,8 @@ impl Inventory {
                 shmem: chosen(&transparent.join("shmem_enabled")),
             },
             memlock: memlock(root),
-            cgroup: cgroup(root),
+            cgroup: hugetlb_limits(root),
+            memory_limit: memory_limit(root),
         }
     }
 
@@ -202,18 +214,27 @@ fn memlock(root: &Path) -> Option<Memlock> {
     Some(Memlock { soft: limit()?, hard: limit()? })
 }
 
-/// Both versions of control groups, also where they are mounted side by side.
-fn cgroup(root: &Path) -> Vec<CgroupLimit> {
+/// A control group of this process, or one around it.
+struct Cgroup {
+    directory: PathBuf,
+    /// Which of the two versions it is of: they name their files differently.
+    is_version_1: bool,
+}
+
+/// The control groups that limit this process in what `controller` counts, and those around them: of both versions, also where they are
+/// mounted side by side.
+fn cgroups(root: &Path, controller: &str) -> Vec<Cgroup> {
     let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
-    let mut limits: Vec<CgroupLimit> = Vec::new();
+    let mut found = Vec::new();
     for line in groups.lines() {
         // "4:hugetlb:/group", or "0::/group" for version 2.
         let mut parts = line.splitn(3, ':').skip(1);
         let (Some(controllers), Some(group)) = (parts.next(), parts.next()) else { continue };
-        let (mounts, suffix): (&[&str], _) = if controllers.is_empty() {
-            (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], ".max")
-        } else if controllers.split(',').any(|controller| controller == "hugetlb") {
-            (&["sys/fs/cgroup/hugetlb"], ".limit_in_bytes")
+        let of_version_1 = format!("sys/fs/cgroup/{controller}");
+        let (mounts, is_version_1): (&[&str], _) = if controllers.is_empty() {
+            (&["sys/fs/cgroup", "sys/fs/cgroup/unified"], false)
+        } else if controllers.split(',').any(|other| other == controller) {
+            (&[&of_version_1], true)
         } else {
             continue;
         };
@@ -221,18 +242,40 @@ fn cgroup(root: &Path) -> Vec<CgroupLimit> {
             let mount = root.join(mount);
             let group = mount.join(group.trim_start_matches('/'));
             // A limit of any group around ours holds for us too.
-            for dir in group.ancestors().take_while(|dir| dir.starts_with(&mount)) {
-                for (name, path) in entries(dir) {
-                    let size = name.strip_prefix("hugetlb.").and_then(|name| name.strip_suffix(suffix));
-                    let Some(size) = size.filter(|size| !size.contains('.')) else { continue };
-                    // "max" of version 2 is no number; version 1 says a number that no machine reaches.
-                    let Some(limit) = number(&path).filter(|&limit| limit < 1 << 60) else { continue };
-                    match limits.iter_mut().find(|known| known.size == size) {
-                        Some(known) if known.limit <= limit => {}
-                        Some(known) => (known.limit, known.path) = (limit, path),
-                        None => limits.push(CgroupLimit { size: size.to_owned(), limit, path }),
-                    }
-                }
+            let directories = group.ancestors().take_while(|directory| directory.starts_with(&mount));
+            found.extend(
+                directories.map(|directory| Cgroup { directory: directory.to_owned(), is_version_1 }),
+            );
+        }
+    }
+    found
+}
+
+/// A limit, if it is one: "max" of version 2 is no number, and version 1 says a number that no machine reaches.
+fn limit_in(path: &Path) -> Option<u64> {
+    number(path).filter(|&limit| limit < 1 << 60)
+}
+
+fn memory_limit(root: &Path) -> Option<MemoryLimit> {
+    let limits = cgroups(root, "memory").into_iter().filter_map(|Cgroup { directory, is_version_1 }| {
+        let path = directory.join(if is_version_1 { "memory.limit_in_bytes" } else { "memory.max" });
+        Some(MemoryLimit { limit: limit_in(&path)?, path })
+    });
+    limits.min_by_key(|found| found.limit)
+}
+
+fn hugetlb_limits(root: &Path) -> Vec<CgroupLimit> {
+    let mut limits: Vec<CgroupLimit> = Vec::new();
+    for Cgroup { directory, is_version_1 } in cgroups(root, "hugetlb") {
+        let suffix = if is_version_1 { ".limit_in_bytes" } else { ".max" };
+        for (name, path) in entries(&directory) {
+            let size = name.strip_prefix("hugetlb.").and_then(|name| name.strip_suffix(suffix));
+            let Some(size) = size.filter(|size| !size.contains('.')) else { continue };
+            let Some(limit) = limit_in(&path) else { continue };
+            match limits.iter_mut().find(|known| known.size == size) {
+                Some(known) if known.limit <= limit => {}
+                Some(known) => (known.limit, known.path) = (limit, path),
+                None => limits.push(CgroupLimit { size: size.to_owned(), limit, path }),
             }
         }
     }
@@ -284,6 +327,9 @@ impl fmt::Display for Inventory {
         for limit in &self.cgroup {
             let path = limit.path.display();
             writeln!(f, "control group: at most {} of pages of {} ({path})", Bytes(limit.limit), limit.size)?;
+        }
+        if let Some(MemoryLimit { limit, path }) = &self.memory_limit {
+            writeln!(f, "control group: at most {} of memory ({})", Bytes(*limit), path.display())?;
         }
         Ok(())
     }
@@ -351,6 +397,8 @@ pub(crate) mod tests {
                     ("sys/fs/cgroup/hugetlb/a/hugetlb.2MB.rsvd.limit_in_bytes", "1\n"),
                     ("sys/fs/cgroup/unified/c/hugetlb.1GB.max", "max\n"),
                     ("sys/fs/cgroup/unified/hugetlb.1GB.max", "3221225472\n"),
+                    ("sys/fs/cgroup/unified/c/memory.max", "max\n"),
+                    ("sys/fs/cgroup/unified/memory.max", "4294967296\n"),
                 ],
             )
         }
@@ -383,6 +431,7 @@ transparent: madvise; for shared memory: never
 locked memory: at most 8 MiB, can be raised to unlimited
 control group: at most 3 GiB of pages of 1GB (/sys/fs/cgroup/unified/hugetlb.1GB.max)
 control group: at most 1 GiB of pages of 2MB (/sys/fs/cgroup/hugetlb/a/hugetlb.2MB.limit_in_bytes)
+control group: at most 4 GiB of memory (/sys/fs/cgroup/unified/memory.max)
 "
         );
         assert_eq!(inventory.node(1).unwrap().memory_free, Some(4 << 30));
@@ -400,5 +449,48 @@ control group: at most 1 GiB of pages of 2MB (/sys/fs/cgroup/hugetlb/a/hugetlb.2
     fn this_machine_is_read() {
         let inventory = Inventory::read(Path::new("/"));
         assert!(inventory.memlock.is_some());
+    }
+
+    #[test]
+    fn the_least_limit_of_memory_of_all_groups_holds() {
+        /// The line of `/proc/self/cgroup`, files below `/sys/fs/cgroup`, and the limit that holds.
+        type Case = (&'static str, &'static [(&'static str, &'static str)], Option<u64>);
+        let cases: [Case; 6] = [
+            ("0::/\n", &[("memory.max", "536870912\n")], Some(512 << 20)),
+            (
+                "0::/a/b\n",
+                &[("a/b/memory.max", "max\n"), ("a/memory.max", "1048576\n"), ("memory.max", "9\n")],
+                Some(9),
+            ),
+            (
+                "0::/a/b\n",
+                &[("a/b/memory.max", "7\n"), ("a/memory.max", "8\n"), ("a/c/memory.max", "1\n")],
+                Some(7),
+            ),
+            (
+                "9:cpu:/x\n3:memory:/a/b\n",
+                &[
+                    ("memory/a/b/memory.limit_in_bytes", "9223372036854771712\n"),
+                    ("memory/a/memory.limit_in_bytes", "77\n"),
+                ],
+                Some(77),
+            ),
+            (
+                "3:memory:/a\n0::/b\n",
+                &[("memory/a/memory.limit_in_bytes", "5\n"), ("b/memory.max", "6\n")],
+                Some(5),
+            ),
+            ("0::/\n", &[], None),
+        ];
+        for (index, (groups, files, expected)) in cases.into_iter().enumerate() {
+            let machine = Machine::new(&format!("memory-{index}"), &[("proc/self/cgroup", groups)]);
+            for (path, text) in files {
+                let path = machine.0.join("sys/fs/cgroup").join(path);
+                fs::create_dir_all(path.parent().unwrap()).unwrap();
+                fs::write(path, text).unwrap();
+            }
+            let found = Inventory::read(&machine.0).memory_limit;
+            assert_eq!(found.map(|found| found.limit), expected, "{groups}");
+        }
     }
 }

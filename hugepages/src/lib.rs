@@ -26,7 +26,9 @@ mod page;
 mod plan;
 
 pub use bytes::Bytes;
-pub use inventory::{CgroupLimit, Inventory, InventoryNode, Memlock, NodePages, PageCounts, Transparent};
+pub use inventory::{
+    CgroupLimit, Inventory, InventoryNode, Memlock, MemoryLimit, NodePages, PageCounts, Transparent,
+};
 pub use mapping::{MapConfig, MapError, Mapping};
 pub use page::{PageChoice, PageChoiceError, PageSize};
 pub use plan::{HugePagePlanError, Plan, Write, WriteOutcome};

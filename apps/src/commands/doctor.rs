@@ -66,6 +66,7 @@ const CHECKS: &[Check] = &[
     ("memlock", &[Verbs], memory::memlock),
     ("hugepages", ALL, memory::hugepages),
     ("cores", ALL, cores::allowed),
+    ("memory", ALL, memory::control_group),
     ("machine", ALL, cores::environment),
     ("TCP ports", &[Iwarp, Verbs], network::ports),
     ("congestion control", &[Iwarp], network::congestion_control),

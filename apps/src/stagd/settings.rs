@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::Admit;
+use stag::hugepages::{Inventory, MemoryLimit};
 use stag::nfs::export::Export;
 use stag::rpc::{PlacementChoice, ProtocolChoice};
 
@@ -71,7 +72,7 @@ pub struct Settings {
 }
 
 /// Most memory that is taken without being told to.
-const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
+pub(crate) const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
 
 /// The least that a server can do something with.
 const MEMORY_MIN: u64 = 16 << 20;
@@ -113,8 +114,9 @@ impl Settings {
         let cores = options.cores.or_else(|| options.core.map(CoreList::one));
         let exports = parse_exports(options.export)?;
         check_pins(&exports, cores.as_ref())?;
-        let ram = ram(Path::new("/"));
-        let memory = options.memory.map_or_else(|| default_memory(ram), |size| size.0);
+        let root = Path::new("/");
+        let ram = ram(root);
+        let memory = options.memory.map_or_else(|| memory_unasked(root), |size| size.0);
         if memory < MEMORY_MIN || ram.is_some_and(|ram| memory > ram) {
             return Err(CommandFailure::usage(format_args!(
                 "--memory {}: it must be {} to {}",
@@ -235,15 +237,27 @@ fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, CommandFai
     Ok(exports)
 }
 
-/// What a server takes without being told to, on the machine below `root`.
+/// What a server takes without being told to, on the machine below `root`: a quarter of what there is for this process, within reason
+/// and in whole MiB.
 pub(crate) fn memory_unasked(root: &Path) -> u64 {
-    default_memory(ram(root))
+    let limit = Inventory::read(root).memory_limit.map(|found| found.limit);
+    let quarter = ram(root).into_iter().chain(limit).min().map_or(MEMORY_DEFAULT_MAX, |least| least / 4);
+    quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20
 }
 
-/// A quarter of RAM, within reason and in whole MiB.
-fn default_memory(ram: Option<u64>) -> u64 {
-    let quarter = ram.map_or(MEMORY_DEFAULT_MAX, |ram| ram / 4);
-    quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20
+/// What to say of a server that may take more than its control group has, below `root`. It is not refused: hugepages are not counted.
+pub(super) fn memory_warning(root: &Path, memory: u64) -> Option<String> {
+    let MemoryLimit { limit, path } =
+        Inventory::read(root).memory_limit.filter(|found| found.limit < memory)?;
+    Some(format!(
+        "memory {}: the control group has {} ({}); the kernel ends this server when its files fill that, unless they \
+         lie on hugepages; --memory {}, or raise the limit",
+        Size(memory),
+        Size(limit),
+        path.display(),
+        // As the flag takes it.
+        format_args!("{}M", memory_unasked(root) >> 20),
+    ))
 }
 
 /// The machine's RAM in bytes, if it says.
@@ -252,4 +266,43 @@ fn ram(root: &Path) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine of 8 GiB whose control group may have that many bytes.
+    fn machine(name: &str, limit: &str) -> std::path::PathBuf {
+        let root = std::env::temp_dir().join(format!("stag-settings-{name}-{}", std::process::id()));
+        for (path, text) in [
+            ("proc/meminfo", "MemTotal:        8388608 kB\n"),
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", limit),
+        ] {
+            let path = root.join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        root
+    }
+
+    #[test]
+    fn the_control_group_bounds_what_is_taken_unasked() {
+        for (name, limit, expected) in [
+            ("none", "max", 1 << 30),
+            ("some", "536870912\n", 128 << 20),
+            ("little", "1048576\n", MEMORY_MIN),
+        ] {
+            let root = machine(name, limit);
+            assert_eq!(memory_unasked(&root), expected, "{limit}");
+            let warning = memory_warning(&root, 1 << 30);
+            fs::remove_dir_all(&root).unwrap();
+            assert_eq!(warning.is_some(), name != "none");
+            let Some(warning) = warning.filter(|_| name == "some") else { continue };
+            for part in ["memory 1 GiB", "512 MiB", "sys/fs/cgroup/memory.max", "--memory 128M"] {
+                assert!(warning.contains(part), "{part}: {warning}");
+            }
+        }
+    }
 }

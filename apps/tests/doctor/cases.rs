@@ -147,6 +147,16 @@ pub(crate) const CASES: &[Case] = &[
         repair: "ulimit -l",
     },
     Case {
+        check: "memory",
+        changes: &[
+            ("proc/self/cgroup", Some("0::/box\n")),
+            ("sys/fs/cgroup/box/memory.max", Some("536870912\n")),
+        ],
+        state: State::Note,
+        found: "the control group has 512 MiB of memory; a stagd takes 128 MiB",
+        repair: "sys/fs/cgroup/box/memory.max",
+    },
+    Case {
         check: "hugepages",
         changes: &[("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", Some("12\n"))],
         state: State::Note,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use stag::hugepages::Inventory;
+use stag::hugepages::{Inventory, MemoryLimit};
 use stag::runtime::Topology;
 
 use super::finding::{Diagnosis, State};
@@ -39,6 +39,21 @@ pub(super) fn memlock(machine: &Machine) -> Vec<Diagnosis> {
     }
     let repair = "`sudo prlimit --pid $$ --memlock=unlimited` in the shell that starts it; of a service: LimitMEMLOCK=infinity";
     vec![Diagnosis::bad(machine.missing(), found, repair)]
+}
+
+/// Whether the control group leaves a stagd less memory than the machine would.
+pub(super) fn control_group(machine: &Machine) -> Vec<Diagnosis> {
+    let wanted = Size(stagd::memory_unasked(machine.root()));
+    let Some(MemoryLimit { limit, path }) = Inventory::read(machine.root()).memory_limit else {
+        return vec![Diagnosis::ok(format!("no limit of a control group; a stagd takes {wanted}"))];
+    };
+    let found = format!("the control group has {} of memory; a stagd takes {wanted}", Size(limit));
+    vec![if limit / 4 >= stagd::MEMORY_DEFAULT_MAX {
+        Diagnosis::ok(found)
+    } else {
+        let repair = format!("echo max | sudo tee {}; of a container: docker run --memory", path.display());
+        Diagnosis::bad(State::Note, found, repair)
+    }]
 }
 
 /// Whether a stagd fits on the hugepages that are free.
