@@ -107,6 +107,7 @@ pub(crate) fn copy(
     end(&copier, signal)?;
     let elapsed = clock.now();
     let copied = Copied { seconds: elapsed.as_secs_f64(), ..copier.copied.take() };
+    copied.untold().for_each(|text| out.complain(&CommandFailure::run(text)));
     copied.tell(elapsed, options.preserve, out)?;
     // Each was told when it failed.
     if copied.failed > 0 { Err(CommandFailure::Told) } else { Ok(()) }

@@ -60,6 +60,7 @@ impl Demo {
         let memory = (tree.pages_bytes + tree.pages_bytes / 2 + names).max(MEMORY_MIN);
         let cores = Cores::choose(self.cores.into())?;
         let url = Url {
+            is_root: false,
             fabric: FabricName::Shm,
             // Of its own, so that demos do not meet.
             address: format!("demo-{}", std::process::id()),

@@ -49,6 +49,15 @@ impl CommandFailure {
         CommandFailure::Usage(one_line(&text.to_string()))
     }
 
+    /// Puts a text behind it.
+    #[must_use]
+    pub fn with(self, behind: &str) -> CommandFailure {
+        match self {
+            CommandFailure::Run(text) => CommandFailure::Run(text + behind),
+            other => other,
+        }
+    }
+
     /// What failed on writing to standard output.
     #[must_use]
     pub fn output(error: &io::Error) -> CommandFailure {

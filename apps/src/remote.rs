@@ -14,6 +14,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::process::geteuid;
 use stag::nfs::client::{ClientError, ListExports, Mnt, Null, Operation};
 use stag::wire::mount3;
 use stag::wire::nfs3::{
@@ -78,6 +79,9 @@ impl RemoteError {
 impl fmt::Display for RemoteError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            RemoteError::Status(Status::Acces) if geteuid().is_root() => f.write_str(
+                "permission denied; the server may treat root as nobody: export with root_squash=no, or chown the folder",
+            ),
             RemoteError::Status(status) => f.write_str(meaning(*status)),
             RemoteError::NotServed => f.write_str("the server does not have this program"),
             RemoteError::Broken(text) => f.write_str(text),
@@ -202,6 +206,16 @@ impl Remote {
         let exports = results.reply::<ListExports>()?;
         let paths = exports.into_iter().map(|export| String::from_utf8_lossy(export.path.0).into_owned());
         Ok(paths.collect())
+    }
+
+    /// The exports, if a URL names the server and nothing that is in it. An export named `/` is in it: a URL that ends with a slash names
+    /// that.
+    pub fn exports_at(&mut self, url: &Url) -> Result<Option<Vec<String>>, CommandFailure> {
+        if !url.path.is_empty() {
+            return Ok(None);
+        }
+        let exports = self.exports().map_err(|error| error.at(url))?;
+        Ok(Some(exports).filter(|exports| !url.is_root || !exports.iter().any(|export| export == "/")))
     }
 
     /// Finds the file at these names, the first of which are an export's.

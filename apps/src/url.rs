@@ -3,9 +3,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use serde::de::{Deserialize, Deserializer, Error as _};
 use stag::fabric::shm::check_name;
 
@@ -64,12 +66,17 @@ pub struct Url {
     pub address: String,
     /// The names from the root to the file; none for the root, which holds the exports.
     pub path: Vec<OsString>,
+    /// There is a path, and it is `/`: the root of an export that is named so, if there is one.
+    pub is_root: bool,
     /// The TCP port of the server's MOUNT (`?mountport=PORT`), if it is said.
     pub mount_port: Option<u16>,
 }
 
 /// The port of NFS over RDMA (8267-9-a), for an address that names none.
 const NFS_RDMA_PORT: u16 = 20049;
+
+/// What stands between the fabric's name and the address.
+const SCHEME_END: &str = "://";
 
 /// What the option for MOUNT's port begins with, behind the path.
 const MOUNT_PORT: &str = "?mountport=";
@@ -78,7 +85,7 @@ impl Url {
     /// The server alone.
     #[must_use]
     pub fn server(&self) -> Url {
-        Url { path: Vec::new(), ..self.clone() }
+        Url { path: Vec::new(), is_root: false, ..self.clone() }
     }
 
     /// The host of a network's address, without the brackets of IPv6, and the port.
@@ -107,7 +114,7 @@ impl Url {
     /// The file `name` in the folder that this is.
     #[must_use]
     pub fn join(&self, name: &OsStr) -> Url {
-        let mut url = self.clone();
+        let mut url = Url { is_root: false, ..self.clone() };
         url.path.push(name.to_owned());
         url
     }
@@ -117,29 +124,49 @@ impl FromStr for Url {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Url, String> {
+        Url::parse(OsStr::new(text))
+    }
+}
+
+impl Url {
+    /// Parses a URL. The names of its path are octets, as those of files are.
+    pub fn parse(text: &OsStr) -> Result<Url, String> {
         let fail = |problem: String| Err(format!("URL {text:?}: {problem}"));
-        let Some((scheme, rest)) = text.split_once("://") else {
+        let Some((scheme, rest)) = split_once(text.as_bytes(), SCHEME_END) else {
             return fail("it names no fabric; write FABRIC://ADDRESS/PATH, as in shm://demo/data".into());
         };
-        let Some(fabric) = FabricName::ALL.into_iter().find(|fabric| fabric.name() == scheme) else {
+        let Some(fabric) = FabricName::ALL.into_iter().find(|fabric| fabric.name().as_bytes() == scheme)
+        else {
+            let scheme = OsStr::from_bytes(scheme);
             return fail(format!("{scheme:?} is no fabric; there are: {}", FabricName::names()));
         };
+        let scheme = fabric.name();
         // Names may have a `?` too: only this option is one.
-        let (rest, mount_port) = match rest.rsplit_once(MOUNT_PORT) {
+        let option = rest.windows(MOUNT_PORT.len()).rposition(|part| part == MOUNT_PORT.as_bytes());
+        let (rest, mount_port) = match option {
             Some(_) if !fabric.is_network() => {
                 return fail(format!("mountport: {scheme} has no ports; leave it out"));
             }
-            Some((rest, port)) => match port.parse() {
-                Ok(port @ 1..) => (rest, Some(port)),
-                _ => return fail(format!("mountport: {port:?} is not a port; write 1 to 65535")),
-            },
+            Some(at) => {
+                let port = OsStr::from_bytes(&rest[at + MOUNT_PORT.len()..]);
+                match port.to_str().map(str::parse) {
+                    Some(Ok(port @ 1..)) => (&rest[..at], Some(port)),
+                    _ => return fail(format!("mountport: {port:?} is not a port; write 1 to 65535")),
+                }
+            }
             None => (rest, None),
         };
-        let (address, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (address, path) =
+            split_once(rest, "/").map_or((rest, None), |(address, path)| (address, Some(path)));
         if address.is_empty() {
             let address = if fabric.is_network() { "HOST" } else { "NAME" };
             return fail(format!("the address is empty; write {scheme}://{address}/PATH"));
         }
+        let Ok(address) = std::str::from_utf8(address) else {
+            return fail(
+                "the address is not UTF-8; only the names behind it may be something else".to_owned(),
+            );
+        };
         let address = if fabric.is_network() {
             with_port(address)
         } else {
@@ -149,21 +176,38 @@ impl FromStr for Url {
             Ok(address) => address,
             Err(problem) => return fail(problem),
         };
-        if path.len() >= PATH_LEN_MAX {
-            return fail(format!("the path has {} octets, the limit is {PATH_LEN_MAX}", path.len() + 1));
+        let path_len = path.map_or(0, |path| path.len() + 1);
+        if path_len > PATH_LEN_MAX {
+            return fail(format!("the path has {path_len} octets, the limit is {PATH_LEN_MAX}"));
         }
         let mut names: Vec<OsString> = Vec::new();
-        for name in path.split('/').filter(|name| !name.is_empty() && *name != ".") {
-            if name == ".." {
-                names.pop();
-                continue;
+        for name in path.unwrap_or_default().split(|octet| *octet == b'/') {
+            match name {
+                b"" | b"." => {}
+                b".." => drop(names.pop()),
+                name if name.len() > NAME_LEN_MAX => {
+                    return fail(format!("a name has {} octets, the limit is {NAME_LEN_MAX}", name.len()));
+                }
+                name => names.push(OsStr::from_bytes(name).to_owned()),
             }
-            if name.len() > NAME_LEN_MAX {
-                return fail(format!("a name has {} octets, the limit is {NAME_LEN_MAX}", name.len()));
-            }
-            names.push(name.into());
         }
-        Ok(Url { fabric, address, path: names, mount_port })
+        let is_root = path.is_some() && names.is_empty();
+        Ok(Url { fabric, address, path: names, is_root, mount_port })
+    }
+}
+
+/// The octets before the first `separator`, and those behind it.
+fn split_once<'t>(text: &'t [u8], separator: &str) -> Option<(&'t [u8], &'t [u8])> {
+    let at = text.windows(separator.len()).position(|part| part == separator.as_bytes())?;
+    Some((&text[..at], &text[at + separator.len()..]))
+}
+
+/// The argument of a command: it need not be UTF-8.
+impl ValueParserFactory for Url {
+    type Parser = ValueParser;
+
+    fn value_parser() -> ValueParser {
+        ValueParser::new(OsStringValueParser::new().try_map(|text| Url::parse(&text)))
     }
 }
 
@@ -192,6 +236,9 @@ impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}://{}", self.fabric.name(), self.address)?;
         self.path.iter().try_for_each(|name| write!(f, "/{}", name.display()))?;
+        if self.is_root {
+            f.write_str("/")?;
+        }
         self.mount_port.map_or(Ok(()), |port| write!(f, "{MOUNT_PORT}{port}"))
     }
 }
@@ -211,11 +258,17 @@ pub enum Place {
     Remote(Url),
 }
 
-impl FromStr for Place {
-    type Err = String;
+/// The argument of a command: it need not be UTF-8.
+impl ValueParserFactory for Place {
+    type Parser = ValueParser;
 
-    fn from_str(text: &str) -> Result<Place, String> {
-        if text.contains("://") { text.parse().map(Place::Remote) } else { Ok(Place::Local(text.into())) }
+    fn value_parser() -> ValueParser {
+        ValueParser::new(OsStringValueParser::new().try_map(|text| {
+            match split_once(text.as_bytes(), SCHEME_END) {
+                Some(_) => Url::parse(&text).map(Place::Remote),
+                None => Ok(Place::Local(text.into())),
+            }
+        }))
     }
 }
 
@@ -267,7 +320,19 @@ mod tests {
         assert_eq!((url.fabric, url.address.as_str()), (FabricName::Shm, "demo"));
         assert_eq!(url.path, ["data", "b c"]);
         assert_eq!(url.to_string(), "shm://demo/data/b c");
-        assert_eq!("shm://demo/..".parse::<Url>().unwrap(), url.server());
+        let root: Url = "shm://demo/..".parse().unwrap();
+        assert_eq!((root.to_string().as_str(), root.is_root), ("shm://demo/", true));
+        assert_eq!((root.server(), "shm://demo".parse()), (url.server(), Ok(url.server())));
+        assert_eq!(root.join(OsStr::new("data")).join(OsStr::new("b c")), url);
+    }
+
+    #[test]
+    fn the_names_of_a_path_are_octets() {
+        let url = Url::parse(OsStr::from_bytes(b"iwarp://host:7/data/\xff\xfe?mountport=1")).unwrap();
+        assert_eq!(url.path, [OsStr::new("data"), OsStr::from_bytes(b"\xff\xfe")]);
+        assert_eq!(url.mount_port, Some(1));
+        let error = Url::parse(OsStr::from_bytes(b"iwarp://h\xff/data")).unwrap_err();
+        assert!(error.contains("the address is not UTF-8"), "{error}");
     }
 
     #[test]
@@ -276,7 +341,7 @@ mod tests {
             ("iwarp://host/data", "host", 20049, "iwarp://host:20049/data"),
             ("iwarp://host:1/a?b", "host", 1, "iwarp://host:1/a?b"),
             ("iwarp://[fd00::1]", "fd00::1", 20049, "iwarp://[fd00::1]:20049"),
-            ("iwarp://[::1]:7/", "::1", 7, "iwarp://[::1]:7"),
+            ("iwarp://[::1]:7/", "::1", 7, "iwarp://[::1]:7/"),
             ("iwarp://1.2.3.4/d?mountport=635", "1.2.3.4", 20049, "iwarp://1.2.3.4:20049/d?mountport=635"),
             ("verbs://host/data", "host", 20049, "verbs://host:20049/data"),
             ("verbs://[fe80::1%eth0]/d", "fe80::1%eth0", 20049, "verbs://[fe80::1%eth0]:20049/d"),

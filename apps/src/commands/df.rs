@@ -32,12 +32,12 @@ impl Df {
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
         let mut urls = vec![self.url.clone()];
-        if self.url.path.is_empty() {
+        if let Some(exports) = remote.exports_at(&self.url)? {
             urls.clear();
-            for export in remote.exports().map_err(|error| error.at(&self.url))? {
-                let mut url = self.url.clone();
-                url.path = export.split('/').filter(|name| !name.is_empty()).map(Into::into).collect();
-                urls.push(url);
+            for export in exports {
+                let path: Vec<_> =
+                    export.split('/').filter(|name| !name.is_empty()).map(Into::into).collect();
+                urls.push(Url { is_root: path.is_empty(), path, ..self.url.clone() });
             }
         }
         let (is_one, mut has_header, mut result) = (urls.len() == 1, false, Ok(()));

@@ -37,8 +37,8 @@ impl Ls {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let mut remote = Remote::connect(&self.url)?;
-        if self.url.path.is_empty() {
-            for export in remote.exports().map_err(|error| error.at(&self.url))? {
+        if let Some(exports) = remote.exports_at(&self.url)? {
+            for export in exports {
                 out.line(&export)?;
                 out.object(&Export { export })?;
             }

@@ -11,6 +11,9 @@ use crate::output::Output;
 use crate::url::Place;
 use crate::values::{Rate, Size, Time, count};
 
+/// Failures that are told one by one.
+const FAILURES_TOLD_MAX: u64 = 10;
+
 /// Files left out that are told by name.
 const LEFT_OUT_MAX: usize = 100;
 
@@ -30,6 +33,9 @@ pub(super) struct Copied {
     pub(super) hard_links: u64,
     /// Files, folders and links that were not copied, or not completely, because something failed.
     pub(super) failed: u64,
+    /// Reasons of failures that were not told, each with the number of these.
+    #[serde(skip)]
+    pub(super) untold: Vec<(String, u64)>,
     /// Left out: neither file, folder nor symbolic link.
     pub(super) skipped: u64,
     /// Of these the first ones.
@@ -71,6 +77,27 @@ impl Copied {
         if self.left_out.len() < LEFT_OUT_MAX {
             self.left_out.push(LeftOut { path: place.to_string(), kind });
         }
+    }
+
+    /// Notes what could not be copied; what is left of it is told in any case. `true`: it is among the first, each of which is told.
+    pub(super) fn note_failure(&mut self, failure: &CommandFailure, remains: &str) -> bool {
+        self.failed += 1;
+        if self.failed <= FAILURES_TOLD_MAX || !remains.is_empty() {
+            return true;
+        }
+        // `PLACE: REASON`
+        let text = failure.to_string();
+        let reason = text.split_once(": ").map_or(text.as_str(), |(_, reason)| reason);
+        match self.untold.iter_mut().find(|(known, _)| known == reason) {
+            Some((_, number)) => *number += 1,
+            None => self.untold.push((reason.to_owned(), 1)),
+        }
+        false
+    }
+
+    /// The failures that were not told, a line for each reason.
+    pub(super) fn untold(&self) -> impl Iterator<Item = String> + '_ {
+        self.untold.iter().map(|(reason, number)| format!("… and {number} more: {reason}"))
     }
 
     /// What was copied, without time: `3 files, 1 folder, 138 B`.
@@ -130,6 +157,7 @@ impl Copied {
 /// Progress and rate, on a terminal.
 pub(super) struct Progress {
     bar: ProgressBar,
+    is_json: bool,
 }
 
 impl Progress {
@@ -146,7 +174,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        Progress { bar }
+        Progress { bar, is_json: out.json() }
     }
 
     /// This number of octets more.
@@ -165,7 +193,8 @@ impl Progress {
 
     /// Tells of a part that failed, and what is left of it.
     pub(super) fn complain(&self, failure: &CommandFailure, remains: &str) {
-        self.bar.suspend(|| eprintln!("stag: {failure}{remains}"));
+        let failure = failure.clone().with(remains);
+        self.bar.suspend(|| failure.tell("stag", self.is_json));
     }
 
     /// Takes it off the screen.

@@ -107,6 +107,16 @@ pub(super) enum Names {
     Remote(RemoteHandle, Listing),
 }
 
+impl Names {
+    /// Of a server's folder.
+    fn handle(&self) -> Option<&RemoteHandle> {
+        match self {
+            Names::Local(_) => None,
+            Names::Remote(handle, _) => Some(handle),
+        }
+    }
+}
+
 /// The jobs left to do, the newest first: so a tree is gone through in depth.
 pub(super) struct Jobs {
     list: RefCell<Vec<Job>>,
@@ -224,8 +234,10 @@ impl Copier {
             self.failure.borrow_mut().get_or_insert(failure);
             return self.halt();
         }
-        self.copied.borrow_mut().failed += 1;
-        self.progress.complain(&failure, &remains(self.remains.take()));
+        let remains = remains(self.remains.take());
+        if self.copied.borrow_mut().note_failure(&failure, &remains) {
+            self.progress.complain(&failure, &remains);
+        }
     }
 
     /// Begins nothing new; what is incomplete is removed.
@@ -256,17 +268,39 @@ impl Copier {
                     (None, Place::Remote(_)) => unreachable!("a listing has a server's node"),
                 };
                 let source = Source { place, handle, found };
-                self.object(&source, &into, &name, is_top).await
+                let copied = self.object(&source, &into, &name, is_top).await;
+                let has_failed = matches!(copied, Err(Halt::Failed(_))) && !is_top;
+                if has_failed && self.is_gone(&source.place, source.handle.as_ref()).await {
+                    return Ok(());
+                }
+                copied
             }
             Job::Names { source, names, into } => {
                 self.check()?;
-                self.names(source, names, into).await
+                let (place, handle) = (source.clone(), names.handle().cloned());
+                let listed = self.names(source, names, into).await;
+                let has_failed = matches!(listed, Err(Halt::Failed(_)));
+                if has_failed && self.is_gone(&place, handle.as_ref()).await {
+                    return Ok(());
+                }
+                listed
             }
             Job::End { place, handle, end, .. } => {
                 let ended = self.end_folder(&place, handle.as_ref(), &end).await;
                 // After a failure this is a courtesy.
                 if self.is_halted.get() { Ok(()) } else { ended }
             }
+        }
+    }
+
+    /// Whether a source was removed since it was listed: then it is no failure that it was not copied.
+    async fn is_gone(&self, place: &Place, handle: Option<&RemoteHandle>) -> bool {
+        match (place, self.source.session(), handle) {
+            (Place::Local(path), ..) => matches!(Found::local(path, false), Ok(None)),
+            (_, Some(session), Some(handle)) => {
+                session.attributes(handle).await.is_err_and(|error| error.is_gone())
+            }
+            _ => false,
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag::fabric::{DisconnectReason, FabricError, Provider};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
-use stag::nfs::client::{AnyOperation, FinishedCall, Target};
+use stag::nfs::client::{AnyOperation, FinishedCall, Null, Target};
 use stag::rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools,
@@ -15,6 +15,7 @@ use stag::wire::nfs3;
 
 use super::RemoteError;
 use super::credentials;
+use super::tcp::{TcpError, TcpRpc};
 use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
@@ -22,7 +23,7 @@ use crate::options;
 use crate::programs::Programs;
 use crate::seed::random_seed;
 use crate::timings::Timings;
-use crate::url::Url;
+use crate::url::{FabricName, Url};
 
 /// Octets of data on their way at once: payload of the Calls in flight, and a long Reply.
 const PAYLOAD_LEN: usize = 12 << 20;
@@ -175,6 +176,12 @@ impl<P: Provider> Link<P> {
                 };
                 format!("no connection within {} s; {stuck}", SET_UP_TIMEOUT.as_secs())
             }
+            CloseReason::Fabric(
+                DisconnectReason::PeerDied | DisconnectReason::Peer | DisconnectReason::PeerViolation(_),
+            ) if speaks_rpc(url) => {
+                "it speaks RPC over TCP there, not iWARP; name the port of one of its iwarp:// places"
+                    .to_owned()
+            }
             reason => closed(&reason),
         }))
     }
@@ -267,6 +274,10 @@ impl<P: Provider> Link<P> {
             Err(CallError::ProgramUnavailable | CallError::ProgramMismatch { .. }) => {
                 self.is_useless = true;
                 return Err(RemoteError::NotServed);
+            }
+            // A server may lack a procedure of NFS in this way, too.
+            Err(CallError::ProcedureUnavailable) if completed.user & NOT_NFS == 0 => {
+                return Err(RemoteError::Status(nfs3::Status::NotSupp));
             }
             Err(error) => return Err(self.broken(error)),
         }
@@ -416,6 +427,15 @@ impl<P: Provider> Drop for Link<P> {
         self.engine.disconnect(self.connection);
         let _ = self.wait(SET_UP_TIMEOUT, |link| link.engine.is_drained().then_some(()));
     }
+}
+
+/// Whether what ended a connection of iWARP is a server of NFS over TCP.
+fn speaks_rpc(url: &Url) -> bool {
+    let Some((host, port)) = url.host_and_port().ok().filter(|_| url.fabric == FabricName::Iwarp) else {
+        return false;
+    };
+    let answer = TcpRpc::connect(host, port).and_then(|mut rpc| rpc.call(&Null, None));
+    matches!(answer, Ok(_) | Err(TcpError::NotServed | TcpError::Refused(_)))
 }
 
 /// Why a connection ended, and where to read on.

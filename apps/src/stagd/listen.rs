@@ -72,8 +72,8 @@ pub(super) fn fabric(places: &[Listen]) -> Result<Option<FabricName>, CommandFai
     let mut fabric: Option<FabricName> = None;
     for place in places {
         let Listen::Fabric(url) = place else { continue };
-        let server = Url { path: Vec::new(), mount_port: None, ..url.clone() };
-        if *url != server {
+        let server = Url { mount_port: None, ..url.server() };
+        if !url.path.is_empty() || url.mount_port.is_some() {
             return Err(CommandFailure::usage(format_args!(
                 "--listen {url}: path and mountport are the clients' matter; write {server}"
             )));

@@ -68,7 +68,16 @@ impl core::fmt::Display for RecordError {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             RecordError::TooLong { limit, found } => {
-                write!(f, "a record of {found} octets or more, the limit is {limit}")
+                write!(f, "a record of {found} octets or more, the limit is {limit}")?;
+                // A mark of text is the beginning of another protocol.
+                let octets = u32::try_from(*found).unwrap_or_default().to_be_bytes();
+                match core::str::from_utf8(&octets) {
+                    Ok("MPA ") => f.write_str("; its peer speaks iWARP, and this port RPC over TCP"),
+                    Ok(text) if octets.iter().all(|octet| (b' '..=b'~').contains(octet)) => {
+                        write!(f, "; {text:?} begins no RPC")
+                    }
+                    _ => Ok(()),
+                }
             }
             RecordError::TooManyFragments => write!(f, "a record in more than {FRAGMENTS_MAX} fragments"),
         }

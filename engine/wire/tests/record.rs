@@ -84,6 +84,16 @@ fn records_above_the_limit_are_refused() {
         let refused = Splitter::new(100).step(&mut &first[..]);
         assert_eq!(refused, Err(RecordError::TooLong { limit: 100, found }));
     }
+    let told = |first: [u8; 4]| {
+        RecordError::TooLong {
+            limit: 100,
+            found: u64::from_be_bytes([[0; 4], first].concat().try_into().unwrap()),
+        }
+        .to_string()
+    };
+    assert!(told(*b"MPA ").ends_with("; its peer speaks iWARP, and this port RPC over TCP"));
+    assert!(told(*b"GET ").ends_with("; \"GET \" begins no RPC"));
+    assert!(told([0, 1, 0, 0]).ends_with("the limit is 100"));
 }
 
 #[test]
