@@ -51,7 +51,7 @@ rate() {
 for fabric in "$@"; do
     read -ra words <<<"$fabric"
     enter=()
-    [ "${words[0]}" != iwarp ] || { words+=(--congestion reno); enter=("${own_network[@]}"); }
+    [ "${words[0]}" != iwarp ] || { words+=(--congestion-control reno); enter=("${own_network[@]}"); }
     printf '### %s\n\n| | version 1 | version 2, by RDMA | in the message | best |\n|---|---|---|---|---|\n' "${words[0]}"
     for call in write read; do
         for depth in 1 32; do

@@ -61,7 +61,7 @@ choose_namespace() {
 
 iwarp() {
     choose_namespace
-    local common=(--fabric iwarp --congestion reno)
+    local common=(--fabric iwarp --congestion-control reno)
     figure "iwarp NULL, depth 1, to TCP" 'latency/tcp<=1.1' null -q 1 "${common[@]}"
     figure "iwarp NULL, depth 32" 'rate>=1.3M' null -q 32 "${common[@]}"
     figure "iwarp READ 4 KiB, depth 32" 'rate>=0.6M' read -s 4K -q 32 "${common[@]}"

@@ -10,6 +10,12 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Error, FromArgMatches, Parser};
 
 use crate::failure::{one_line, say};
+use crate::nearest::nearest;
+use crate::wrapped::columns;
+
+/// Columns of help texts that go to no terminal, and on one at most.
+const HELP_COLUMNS: usize = 80;
+const HELP_COLUMNS_MAX: usize = 100;
 
 /// Parses the arguments. `Err` has said what there is to say (help, version or a complaint) and holds the
 /// exit status.
@@ -18,16 +24,22 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
 ) -> Result<P, ExitCode> {
     let command = with_negative_values(P::command());
     let arguments = without_help_command(&command, arguments.into_iter().collect());
-    let name = name(&command, &arguments);
+    let commands = commands(&command, &arguments);
+    let name = commands.iter().map(|command| command.get_name()).collect::<Vec<_>>().join(" ");
+    let names = Names::of(&commands);
     let is_json = arguments.iter().take_while(|word| *word != "--").any(|word| word == "--json");
-    let parsed = command.term_width(80).try_get_matches_from(arguments);
+    let width = match columns() {
+        usize::MAX => HELP_COLUMNS,
+        width => width.min(HELP_COLUMNS_MAX),
+    };
+    let parsed = command.term_width(width).try_get_matches_from(arguments);
     parsed.and_then(|matches| P::from_arg_matches(&matches)).map_err(|error| {
         if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
             // A closed pipe is no failure of ours.
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        say(&name, &complaint(&error, &name), is_json);
+        say(&name, &complaint(&error, &name, &names), is_json);
         ExitCode::from(2)
     })
 }
@@ -41,10 +53,11 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
     command.mut_subcommands(with_negative_values)
 }
 
-/// `stag help ls` means `stag ls --help`, where there are commands but none called `help`.
+/// `stag help ls` means `stag ls --help`, and `stagd help` `stagd --help`, where `help` is neither a command nor an argument.
 fn without_help_command(command: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_help = arguments.get(1).is_some_and(|word| word == "help");
-    if is_help && command.has_subcommands() && command.find_subcommand("help").is_none() {
+    let is_other = command.find_subcommand("help").is_some() || command.get_positionals().next().is_some();
+    if is_help && !is_other {
         arguments.remove(1);
         arguments.push("--help".into());
     }
@@ -60,28 +73,8 @@ fn problem(source: &(dyn std::error::Error + 'static), value: &str) -> String {
     }
 }
 
-/// Whether an option that was not given is likely to be what was meant.
-fn is_likely(found: &str, suggested: &str) -> bool {
-    let (found, suggested) = (found.trim_start_matches('-'), suggested.trim_start_matches('-'));
-    distance(found.as_bytes(), suggested.as_bytes()) <= (found.len() / 3).max(1)
-}
-
-/// Octets to insert, remove or replace to make one text of the other.
-fn distance(from: &[u8], to: &[u8]) -> usize {
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (index, octet) in from.iter().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
-        for (at, other) in to.iter().enumerate() {
-            let replaced = diagonal + usize::from(octet != other);
-            diagonal = row[at + 1];
-            row[at + 1] = replaced.min(diagonal + 1).min(row[at] + 1);
-        }
-    }
-    row[to.len()]
-}
-
 /// clap's error on one line: what, the value found, what is possible, and where to read on.
-fn complaint(error: &Error, name: &str) -> String {
+fn complaint(error: &Error, name: &str, names: &Names) -> String {
     let of = |kind| error.get(kind).map(text).unwrap_or_default();
     let argument = of(ContextKind::InvalidArg);
     // `--size <SIZE>`: the placeholder says nothing that the complaint does not.
@@ -121,16 +114,21 @@ fn complaint(error: &Error, name: &str) -> String {
             first.trim_start_matches("error: ").to_owned()
         }
     };
-    for (kind, introduction) in [
-        (ContextKind::ValidValue, "use one of:"),
-        (ContextKind::SuggestedArg, "did you mean"),
-        (ContextKind::SuggestedSubcommand, "did you mean"),
-    ] {
-        let possible = of(kind);
-        let is_far = kind == ContextKind::SuggestedArg && !is_likely(argument, &possible);
-        if !possible.is_empty() && !is_far {
-            line = format!("{line}; {introduction} {possible}");
+    let possible = of(ContextKind::ValidValue);
+    if !possible.is_empty() {
+        line = format!("{line}; use one of: {possible}");
+    }
+    let meant = match error.kind() {
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            nearest(argument, names.options.iter().map(String::as_str))
         }
+        ErrorKind::InvalidSubcommand => {
+            nearest(&of(ContextKind::InvalidSubcommand), names.commands.iter().map(String::as_str))
+        }
+        _ => None,
+    };
+    if let Some(meant) = meant {
+        line = format!("{line}; did you mean {meant}");
     }
     one_line(&format!("{line} (see `{name} --help`)"))
 }
@@ -149,33 +147,32 @@ fn text(value: &ContextValue) -> String {
     }
 }
 
-/// The command in whose arguments the error is, as `stag hugepages setup`: clap does not always say.
-fn name(command: &clap::Command, arguments: &[OsString]) -> String {
-    let mut name = command.get_name().to_owned();
-    let mut command = command;
+/// The command in whose arguments the error is, behind those that it belongs to, as `stag`, `hugepages`, `setup`: clap does not
+/// always say.
+fn commands<'c>(command: &'c clap::Command, arguments: &[OsString]) -> Vec<&'c clap::Command> {
+    let mut commands = vec![command];
     for word in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
-        if let Some(subcommand) = command.find_subcommand(word) {
-            name = format!("{name} {}", subcommand.get_name());
-            command = subcommand;
-        }
+        commands.extend(commands[commands.len() - 1].find_subcommand(word));
     }
-    name
+    commands
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What can be written for an option or a command that there is not.
+struct Names {
+    options: Vec<String>,
+    commands: Vec<String>,
+}
 
-    #[test]
-    fn only_what_looks_like_it_is_proposed() {
-        for (found, suggested, is_near) in [
-            ("--rate", "--duration", false),
-            ("--dept", "--depth", true),
-            ("--listne", "--listen", true),
-            ("--x", "--crc", false),
-            ("--memroy", "--memory", true),
-        ] {
-            assert_eq!(is_likely(found, suggested), is_near, "{found} {suggested}");
+impl Names {
+    /// Those of the last command; options of the first ones may be its own, too.
+    fn of(commands: &[&clap::Command]) -> Names {
+        let options = commands.iter().flat_map(|command| command.get_arguments());
+        let last = commands.last().into_iter();
+        let below =
+            last.flat_map(|command| command.get_subcommands()).filter(|command| !command.is_hide_set());
+        Names {
+            options: options.filter_map(|option| Some(format!("--{}", option.get_long()?))).collect(),
+            commands: below.map(|command| command.get_name().to_owned()).collect(),
         }
     }
 }

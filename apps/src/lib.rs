@@ -4,6 +4,9 @@
 //! |---|---|
 //! | [`arguments`] | clap, with every error on one line |
 //! | [`failure`] | why a command fails, and its exit status |
+//! | [`nearest`] | names that were probably meant |
+//! | [`version`] | which build this is |
+//! | [`wrapped`] | text on as many lines as a terminal needs |
 //! | [`output`] | lines for people, objects for programs (`--json`) |
 //! | [`repair`] | commands that repair, as this user has to type them |
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
@@ -37,6 +40,7 @@ pub mod flags;
 pub mod limits;
 pub mod locality;
 pub mod logging;
+pub mod nearest;
 pub mod options;
 pub mod output;
 mod programs;
@@ -48,3 +52,5 @@ pub mod timings;
 pub mod tool;
 pub mod url;
 pub mod values;
+pub mod version;
+pub mod wrapped;

@@ -24,7 +24,7 @@ pub fn start() -> Result<(), CommandFailure> {
         // The filter alone decides: the subscriber's own limit is open.
         .with_max_level(LevelFilter::TRACE)
         .with_writer(io::stderr)
-        .with_ansi(wants_colours())
+        .with_ansi(wants_colours(&io::stderr()))
         // The sentence says what it is about.
         .with_target(false)
         .finish()
@@ -35,6 +35,6 @@ pub fn start() -> Result<(), CommandFailure> {
 }
 
 /// A file or a pipe gets no colours, nor does a user who opted out (no-color.org).
-fn wants_colours() -> bool {
-    io::stderr().is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+pub fn wants_colours(out: &impl IsTerminal) -> bool {
+    out.is_terminal() && env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

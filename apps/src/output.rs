@@ -6,6 +6,32 @@ use std::io::{self, BufWriter, Stdout, Write};
 use serde::Serialize;
 
 use crate::failure::CommandFailure;
+use crate::logging::wants_colours;
+
+/// Colours of what is good, doubtful and bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// Good.
+    Green,
+    /// Doubtful.
+    Yellow,
+    /// Bad.
+    Red,
+}
+
+impl Colour {
+    /// The text in this colour, if standard output is to have colours.
+    #[must_use]
+    pub fn of(self, text: &str) -> String {
+        let number = match self {
+            _ if !wants_colours(&io::stdout()) => return text.to_owned(),
+            Colour::Green => 32,
+            Colour::Yellow => 33,
+            Colour::Red => 31,
+        };
+        format!("\x1b[{number}m{text}\x1b[0m")
+    }
+}
 
 /// Standard output. Either lines, or with `--json` one JSON object a line.
 pub struct Output {

@@ -7,6 +7,7 @@ use clap::Parser;
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::version::VERSION;
 use crate::{arguments, limits, logging};
 
 mod claims;
@@ -44,7 +45,7 @@ pub use weights::ClientWeight;
 #[derive(Debug, Parser)]
 #[command(
     name = "stagd",
-    version,
+    version = VERSION,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
         stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0\n          \
         stagd --export mem:/data --listen verbs://0.0.0.0 --device mlx5_0\n          \
@@ -116,8 +117,8 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     state::check(&settings, options.check)?;
     let mut place = Place::choose(&settings, options.check)?;
     descriptors::check(&settings, &plan)?;
-    directories::check(&settings, &mut place.warnings)?;
     place.warnings.extend(settings::memory_warning(Path::new("/"), settings.memory));
+    directories::check(&settings, &mut place.warnings)?;
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));
         report::checked(&settings, &plan, &place, out)?;

@@ -14,18 +14,19 @@ use crate::options::{self, ConnectionOptions};
 use crate::output::Output;
 use crate::url::{FabricName, Place};
 use crate::values::{CongestionControlName, DataPlacement, Exposure, Protocol, Switch};
+use crate::version::VERSION;
 use crate::{arguments, conform, demo, limits, stagd};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
 #[derive(Debug, Parser)]
 #[command(
     name = "stag",
-    version,
+    version = VERSION,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
         Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto\n         \
         --placement send|rdma|auto;\n         \
-        shm: --shm-allow WHO; iwarp: --crc on|off --congestion NAME;\n         \
+        shm: --shm-allow WHO; iwarp: --crc on|off --congestion-control NAME;\n         \
         verbs: --device NAME --exposure KIND\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
@@ -46,9 +47,9 @@ struct Stag {
     /// Whether to ask for CRCs over iWARP [default: on]
     #[arg(long, global = true, hide = true, value_enum)]
     crc: Option<Switch>,
-    /// TCP's congestion control below iWARP: reno, cubic, bbr
-    #[arg(long, global = true, hide = true, value_name = "NAME")]
-    congestion: Option<CongestionControlName>,
+    /// Congestion control of TCP below iWARP: reno, cubic, bbr
+    #[arg(long, alias = "congestion", global = true, hide = true, value_name = "NAME")]
+    congestion_control: Option<CongestionControlName>,
     /// RDMA device of verbs [default: the one that the address leads to]
     #[arg(long, global = true, hide = true, value_name = "NAME")]
     device: Option<String>,
@@ -169,7 +170,7 @@ impl Stag {
         let flags: [Flag; 8] = [
             ("--mountport", self.mountport.is_some(), &["iwarp", "verbs"]),
             ("--crc", self.crc.is_some(), &["iwarp"]),
-            ("--congestion", self.congestion.is_some(), &["iwarp"]),
+            ("--congestion-control", self.congestion_control.is_some(), &["iwarp"]),
             ("--device", self.device.is_some(), &["verbs"]),
             ("--exposure", self.exposure.is_some(), &["verbs"]),
             ("--shm-allow", !self.shm_allow.is_empty(), &["shm"]),
@@ -202,7 +203,7 @@ pub fn main() -> ExitCode {
         no_reconnect: stag.no_reconnect,
         reliable_reply: stag.reliable_reply,
         crc: stag.crc != Some(Switch::Off),
-        congestion_control: stag.congestion.map(|name| name.0),
+        congestion_control: stag.congestion_control.map(|name| name.0),
         device: stag.device,
         exposure: stag.exposure.map(Into::into),
         shm_allow: stag.shm_allow,

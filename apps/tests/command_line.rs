@@ -62,6 +62,13 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (STAG, vec![], "stag: a command is missing"),
         (STAG, vec!["frob"], "no command \"frob\""),
         (STAG, vec!["lss", "shm://demo"], "did you mean ls"),
+        (STAG, vec!["sl", "shm://demo"], "did you mean ls"),
+        (STAG, vec!["completions"], "no command \"completions\" (see"),
+        (
+            STAG,
+            vec!["ping", "--cuont", "1", "shm://demo"],
+            "--cuont is not an option here; did you mean --count",
+        ),
         (STAG, vec!["hugepages"], "stag hugepages: a command is missing (see `stag hugepages --help`)"),
         (STAG, vec!["hugepages", "setup"], "stag hugepages setup: --count is missing"),
         (STAG, vec!["ls"], "stag ls: <URL> is missing"),
@@ -99,8 +106,8 @@ fn a_bad_command_line_is_one_line_and_status_2() {
         (STAG, vec!["demo", "--path", "/no/such"], "--path /no/such: No such file or directory"),
         (
             STAG,
-            vec!["perf", "null", "--fabric", "iwarp", "--congestion", "nosuch"],
-            "--congestion: \"nosuch\": this kernel has no such algorithm; it has: ",
+            vec!["perf", "null", "--fabric", "iwarp", "--congestion-control", "nosuch"],
+            "--congestion-control: \"nosuch\": this kernel has no such algorithm; it has: ",
         ),
         (STAG, vec!["demo", "--size-limit", "12Q"], "--size-limit: \"12Q\" is not a size; write 4096, 64K"),
         (STAGD, listen.to_vec(), "nothing to serve; give an --export"),
@@ -218,7 +225,7 @@ fn a_flag_of_another_fabric_is_refused_with_the_fabric_that_uses_it() {
         ),
         (STAG, &["put", place, "iwarp://a/b", "--device", "siw0"], "--device: iwarp does not use it"),
         (STAG, &["cp", "shm://a/b", place, "--crc", "on"], "--crc: shm does not use it, only iwarp does"),
-        (STAG, &["cp", place, "verbs://a/b", "--congestion", "reno"], "or choose iwarp by the URL"),
+        (STAG, &["cp", place, "verbs://a/b", "--congestion-control", "reno"], "or choose iwarp by the URL"),
         (
             STAG,
             &["cp", place, place, "--device", "siw0"],
@@ -308,7 +315,13 @@ fn a_bad_configuration_file_is_named_with_the_line_and_the_key() {
     std::fs::create_dir_all(&folder).unwrap();
     let path = folder.join("stagd.toml");
     for (content, part) in [
-        ("exports = [\"mem:/data\"]\n", "line 1: unknown field `exports`, expected one of `export`"),
+        ("exports = [\"mem:/data\"]\n", "line 1: there is no key \"exports\"; did you mean \"export\"?"),
+        (
+            "export = [\"mem:/data\"]\n\nmemroy = \"1G\"\n",
+            "line 3: there is no key \"memroy\"; did you mean \"memory\"?",
+        ),
+        ("credits = 7\ncredits = 8\n", "line 2: duplicate key"),
+        ("# first\nfrobnicate = 1\n", "line 2: there is no key \"frobnicate\"; the keys are stagd's options"),
         ("export = [\"mem:/data\"]\n\nmemory = \"3Q\"\n", "line 3: \"3Q\" is not a size"),
         ("credits = \"many\"\n", "line 1: invalid type"),
         ("export = 7\n", "line 1: invalid type: integer `7`, expected a text, or a list of them"),
@@ -396,6 +409,7 @@ fn help_is_a_word_too() {
         assert_eq!(text(&asked.stdout), text(&option.stdout));
     }
     assert_eq!(run(STAG, &["help", "frob"]).status.code(), Some(2));
+    assert_eq!(text(&run(STAGD, &["help"]).stdout), text(&run(STAGD, &["--help"]).stdout));
 
     let exports = run(STAGD, &["--export", "help"]);
     assert!(exports.status.success(), "{}", text(&exports.stderr));
@@ -406,6 +420,48 @@ fn help_is_a_word_too() {
     assert!(exports.lines().all(|line| line.chars().count() <= 80), "{exports}");
     // It is named where one looks first.
     assert!(text(&run(STAGD, &["--help"]).stdout).contains("help lists"));
+}
+
+#[test]
+fn a_version_says_which_build_it_is() {
+    for (program, name) in [(STAG, "stag"), (STAGD, "stagd")] {
+        let output = run(program, &["--version"]);
+        let version = text(&output.stdout);
+        assert_eq!(version.lines().count(), 1, "{version}");
+        assert!(version.starts_with(&format!("{name} {} (commit ", env!("CARGO_PKG_VERSION"))), "{version}");
+        for part in [", profile ", ", features ", std::env::consts::ARCH] {
+            assert!(version.contains(part), "{part:?} is not in {version}");
+        }
+    }
+    let doctor = run(STAG, &["doctor"]);
+    assert_eq!(text(&doctor.stdout).lines().next(), text(&run(STAG, &["--version"]).stdout).lines().next());
+}
+
+/// Programs read what goes wrong as they read all else.
+#[test]
+fn complaints_are_objects_for_programs() {
+    for (program, arguments, status, part) in [
+        (STAG, &["--json", "ls"][..], 2, "<URL> is missing"),
+        (STAG, &["ls", "--json", "shm://nobody-listens-there"], 1, "no server listens there"),
+        (STAG, &["--json", "ping", "shm://a", "--crc", "on"], 2, "--crc: shm has no use for it"),
+        (STAGD, &["--json"], 2, "nothing to serve"),
+        (STAGD, &["--json", "--frob"], 2, "--frob is not an option here"),
+    ] {
+        let output = run(program, arguments);
+        let error: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+        assert_eq!((output.status.code(), error["event"].as_str()), (Some(status), Some("error")), "{error}");
+        assert!(error["error"].as_str().unwrap().contains(part), "{error}");
+    }
+}
+
+/// One name for one thing, and the one that `stag` had before.
+#[test]
+fn congestion_control_has_one_name_and_an_old_one() {
+    for flag in ["--congestion-control", "--congestion"] {
+        let output = run(STAG, &["ping", "shm://a", flag, "reno"]);
+        assert!(text(&output.stderr).contains("--congestion-control: shm has no use for it"), "{flag}");
+    }
+    assert!(text(&run(STAGD, &["--help"]).stdout).contains("Calls of a connection at once"));
 }
 
 /// What a list has one item of may be written without the brackets.

@@ -9,10 +9,12 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::failure::CommandFailure;
-use crate::output::Output;
+use crate::output::{Colour, Output};
 use crate::repair;
 use crate::stagd::CoreList;
 use crate::url::FabricName;
+use crate::version::VERSION;
+use crate::wrapped::{columns, wrapped};
 
 mod cores;
 mod devices;
@@ -64,9 +66,9 @@ const CHECKS: &[Check] = &[
     ("GID", &[Verbs], devices::gids),
     ("NIC and cores", &[Verbs], devices::nodes),
     ("memlock", &[Verbs], memory::memlock),
+    ("memory", ALL, memory::control_group),
     ("hugepages", ALL, memory::hugepages),
     ("cores", ALL, cores::allowed),
-    ("memory", ALL, memory::control_group),
     ("machine", ALL, cores::environment),
     ("TCP ports", &[Iwarp, Verbs], network::ports),
     ("congestion control", &[Iwarp], network::congestion_control),
@@ -119,6 +121,7 @@ struct Told<'a> {
 impl Doctor {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        out.line(format_args!("stag {VERSION}"))?;
         let root = Path::new("/");
         let mut findings = inspect(root, self.fabric);
         if let Some(cores) = &self.cores {
@@ -127,9 +130,17 @@ impl Doctor {
         for (check, Diagnosis { state, found, repair }) in &findings {
             let repair = repair.as_deref().map(repair::typed);
             out.object(&Told { check, state: *state, found, repair: repair.as_deref() })?;
-            out.line(format_args!("{:<8} {check:<19} {found}", state.name()))?;
+            let line = wrapped(&format!("{:<8} {check:<19} ", state.name()), found, columns());
+            let colour = match state {
+                State::Ok => Some(Colour::Green),
+                State::Note => None,
+                State::Warning => Some(Colour::Yellow),
+                State::Error => Some(Colour::Red),
+            };
+            let name = colour.map_or(state.name().to_owned(), |colour| colour.of(state.name()));
+            out.line(line.replacen(state.name(), &name, 1))?;
             if let Some(repair) = repair {
-                out.line(format_args!("{:<28} repair: {repair}", ""))?;
+                out.line(wrapped(&format!("{:<28} repair: ", ""), &repair, columns()))?;
             }
         }
         let count = |state| findings.iter().filter(|(_, finding)| finding.state == state).count();

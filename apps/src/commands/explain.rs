@@ -11,6 +11,7 @@ use stag::rpc::CloseReason;
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::wrapped::{columns, wrapped};
 
 mod search;
 mod table;
@@ -18,8 +19,8 @@ mod table;
 use search::{Answer, Found};
 pub use table::{Entry, Table, tables};
 
-/// Columns of a line of text.
-const COLUMNS: usize = 100;
+/// Columns of a line of text at most: longer ones are hard to read.
+const COLUMNS_MAX: usize = 100;
 
 /// Explains a status, an event or a message, and what to do
 #[derive(Debug, Args)]
@@ -96,7 +97,7 @@ fn list(kinds: &[&Table], out: &mut Output) -> Result<(), CommandFailure> {
         for entry in &table.entries {
             out.object(&Explained::from(&Found { table, entry, note: None }))?;
             let number = table.number(entry).unwrap_or_default();
-            out.line(format_args!("  {number:>6}  {:<36} {}", entry.name, entry.means))?;
+            out.line(wrapped(&format!("  {number:>6}  {:<36} ", entry.name), &entry.means, columns()))?;
         }
     }
     Ok(())
@@ -143,20 +144,5 @@ impl fmt::Display for Text<'_> {
 
 /// Writes `text` behind `label`, on as many lines as it needs.
 fn paragraph(f: &mut fmt::Formatter<'_>, label: &str, text: &str) -> fmt::Result {
-    write!(f, "\n  {label}")?;
-    let start = 2 + label.len();
-    let mut column = start;
-    for word in text.split(' ') {
-        let len = word.chars().count();
-        if column > start && column + 1 + len > COLUMNS {
-            write!(f, "\n{:start$}", "")?;
-            column = start;
-        } else if column > start {
-            f.write_str(" ")?;
-            column += 1;
-        }
-        f.write_str(word)?;
-        column += len;
-    }
-    Ok(())
+    write!(f, "\n{}", wrapped(&format!("  {label}"), text, columns().min(COLUMNS_MAX)))
 }

@@ -13,6 +13,7 @@ use crate::options;
 use crate::output::Output;
 use crate::url::FabricName;
 use crate::values::Time;
+use crate::wrapped::{columns, wrapped};
 
 mod verbs;
 
@@ -51,12 +52,13 @@ impl Fabrics {
             let finding = Finding { fabric: fabric.name(), works, detail, notes, devices };
             out.object(&finding)?;
             let verdict = if works { "works" } else { "does not work" };
-            out.line(format_args!("{:<6} {verdict:<14} {}", finding.fabric, finding.detail))?;
+            let indent = format!("{:<6} {verdict:<14} ", finding.fabric);
+            out.line(wrapped(&indent, &finding.detail, columns()))?;
             for note in &finding.notes {
-                out.line(format_args!("{:<6} {:<14} {note}", "", ""))?;
+                out.line(wrapped(&format!("{:<6} {:<14} ", "", ""), note, columns()))?;
             }
             for line in survey.iter().flat_map(verbs::lines) {
-                out.line(format_args!("  {line}"))?;
+                out.line(wrapped("  ", &line, columns()))?;
             }
         }
         Ok(())
@@ -87,8 +89,7 @@ fn iwarp() -> (bool, String, Vec<String>) {
             let congestion =
                 fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
             let congestion = congestion.trim();
-            let note =
-                "TCP's congestion control is bbr, which paces even the loopback; --congestion reno is faster";
+            let note = "TCP's congestion control is bbr, which paces even the loopback; --congestion-control reno is faster";
             let notes = if congestion == "bbr" { vec![note.to_owned()] } else { Vec::new() };
             (true, format!("over TCP ({congestion}); a Call to itself took {}", Time(time)), notes)
         }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
 use crate::failure::CommandFailure;
+use crate::nearest::nearest;
 use crate::values::{
     CongestionControlName, DataPlacement, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
 };
@@ -177,7 +178,20 @@ fn read(path: &Path) -> Result<StagdOptions, CommandFailure> {
         CommandFailure::usage(format_args!("--config {name}: {error}; name a file that can be read"))
     })?;
     toml::from_str(&text).map_err(|error| {
-        let line = error.span().map_or(0, |span| text[..span.start].lines().count().max(1));
-        CommandFailure::usage(format_args!("{name}, line {line}: {}", error.message()))
+        let start = error.span().map_or(0, |span| span.start);
+        let line = 1 + text[..start].matches('\n').count();
+        let problem = unknown_key(error.message()).unwrap_or_else(|| error.message().to_owned());
+        CommandFailure::usage(format_args!("{name}, line {line}: {problem}"))
     })
+}
+
+/// What to say of a key that there is not. The message about it lists all that there are.
+fn unknown_key(message: &str) -> Option<String> {
+    let mut quoted = message.strip_prefix("unknown field ")?.split('`').skip(1).step_by(2);
+    let found = quoted.next()?;
+    let meant = match nearest(found, quoted) {
+        Some(key) => format!("did you mean {key:?}?"),
+        None => "the keys are stagd's options without their dashes: stagd --help lists them".to_owned(),
+    };
+    Some(format!("there is no key {found:?}; {meant}"))
 }

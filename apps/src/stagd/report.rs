@@ -21,6 +21,8 @@ use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
 use crate::values::{Size, Time};
+use crate::version::VERSION;
+use crate::wrapped::{columns, wrapped};
 
 /// Pools of a reactor.
 const POOLS_EACH: usize = 2;
@@ -290,7 +292,7 @@ fn chosen(
     got: &Got,
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
-    let version = env!("CARGO_PKG_VERSION");
+    let version = VERSION;
     let engine = &plan.engine;
     let cores = chosen_cores(settings, plan, place);
     let (core, node) = cores.first().map_or((0, 0), |first| (first.core, first.node));
@@ -306,12 +308,12 @@ fn chosen(
     }
     out.line(format_args!("pages      {}", got.pages))?;
     for note in &got.notes {
-        out.line(format_args!("           {note}"))?;
+        out.line(wrapped("           ", note, columns()))?;
     }
     if let Some(device) = &got.device {
         out.line(format_args!("device     {}", device.name))?;
         for note in &device.notes {
-            out.line(format_args!("           {note}"))?;
+            out.line(wrapped("           ", note, columns()))?;
         }
     }
     let shm = shm_admits(settings);
@@ -326,20 +328,26 @@ fn chosen(
     let protocol = versions(engine.protocol);
     out.line(format_args!("protocol   RPC-over-RDMA {protocol}"))?;
     if let Some(note) = &plan.note {
-        out.line(format_args!("           {note}"))?;
+        out.line(wrapped("           ", note, columns()))?;
     }
     for export in &exports {
         out.line(format_args!("export     {export}"))?;
     }
-    out.line(format_args!("memory     {}, of which", Size(settings.memory)))?;
-    for line in plan.prices.to_string().lines() {
-        out.line(format_args!("           {line}"))?;
+    let memory = Size(settings.memory);
+    if event == "checked" {
+        out.line(format_args!("memory     {memory}, of which"))?;
+        plan.prices.to_string().lines().try_for_each(|line| out.line(format_args!("           {line}")))?;
+    } else {
+        let files = Size(plan.exports.iter().map(|share| share.data_len_max).sum());
+        out.line(format_args!(
+            "memory     {memory}, {files} for files of mem: (stagd --check says what for)"
+        ))?;
     }
     if let Some(mount) = &got.mount {
         out.line(format_args!("mount      {mount}"))?;
     }
     for warning in &place.warnings {
-        out.line(format_args!("warning: {warning}"))?;
+        out.line(wrapped("warning: ", warning, columns()))?;
     }
     out.object(&Chosen {
         event,

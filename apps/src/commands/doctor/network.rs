@@ -93,7 +93,7 @@ pub(super) fn congestion_control(machine: &Machine) -> Vec<Diagnosis> {
     vec![match name.as_str() {
         "bbr" => {
             let found = "bbr, which paces even the loopback";
-            let repair = "--congestion reno of stag, and --congestion-control reno of stagd; or `sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`";
+            let repair = "--congestion-control reno of stag and of stagd; or `sudo sysctl -w net.ipv4.tcp_congestion_control=cubic`";
             Diagnosis::bad(State::Note, found, repair)
         }
         "" => {

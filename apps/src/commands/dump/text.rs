@@ -1,7 +1,7 @@
 //! A capture as lines of text.
 
 use std::collections::HashSet;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
 use stag::wire::rpcrdma::{ErrorBody, HeaderLists, MessageProcedure, Segment};
@@ -15,6 +15,7 @@ use super::{Show, version2};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::count;
+use crate::wrapped::{columns, wrapped};
 
 /// Lines.
 #[derive(Default)]
@@ -67,13 +68,11 @@ impl Show for Text {
                 if fabric == CapturedFabric::Roce {
                     self.roce.insert(event.connection);
                 }
-                out.line(format_args!("{}{fabric} {client} > {server}{midway}", place('+')))
+                tell(&place('+'), format_args!("{fabric} {client} > {server}{midway}"), out)
             }
-            EventKind::Setup(from, setup) => {
-                out.line(format_args!("{}{}", place(arrow(*from)), set_up(setup)))
-            }
+            EventKind::Setup(from, setup) => tell(&place(arrow(*from)), set_up(setup), out),
             EventKind::Message(message) => {
-                out.line(format_args!("{}{}", place(arrow(message.from)), line(message, event.time)))?;
+                tell(&place(arrow(message.from)), line(message, event.time), out)?;
                 message.violations.iter().try_for_each(|broken| violation(broken, place('!'), out))
             }
             EventKind::Violation(from, broken) => {
@@ -82,11 +81,11 @@ impl Show for Text {
             EventKind::Gap(from, len) => {
                 let unit = if self.is_roce(event.connection) { "packet" } else { "octet" };
                 let what = format_args!("before this frame {} not in the capture", are(*len, unit));
-                out.line(format_args!("{}gap: {what}", place(arrow(*from))))
+                tell(&place(arrow(*from)), format_args!("gap: {what}"), out)
             }
-            EventKind::Note(from, note) => out.line(format_args!("{}{note}", place(arrow(*from)))),
+            EventKind::Note(from, note) => tell(&place(arrow(*from)), note, out),
             EventKind::Terminate(from, terminate) => {
-                out.line(format_args!("{}Terminate: {}", place(arrow(*from)), terminate.text))
+                tell(&place(arrow(*from)), format_args!("Terminate: {}", terminate.text), out)
             }
             EventKind::Closed { unanswered, unknown } => {
                 self.roce.remove(&event.connection);
@@ -145,7 +144,12 @@ impl Show for Text {
 }
 
 fn violation(broken: &RuleViolation, place: String, out: &mut Output) -> Result<(), CommandFailure> {
-    out.line(format_args!("{place}{}: {}", broken.rule, broken.text))
+    tell(&place, format_args!("{}: {}", broken.rule, broken.text), out)
+}
+
+/// Says something of an event, behind where it happened.
+fn tell(place: &str, text: impl fmt::Display, out: &mut Output) -> Result<(), CommandFailure> {
+    out.line(wrapped(place, &text.to_string(), columns()))
 }
 
 fn set_up(setup: &Setup<'_>) -> String {

@@ -1,6 +1,7 @@
 //! Finds the entries that a typed or pasted text may mean.
 
 use super::table::{Entry, TERMINATE, Table};
+use crate::nearest::changes;
 
 /// An entry that was looked for.
 #[derive(Clone, Copy, Debug)]
@@ -209,18 +210,10 @@ fn matches(pattern: &str, text: &str) -> bool {
     })
 }
 
-/// Changes of one character that make `a` what `b` begins with (Levenshtein): names are typed without their ends.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, from) in a.chars().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, to) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(from != *to);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row.into_iter().min().unwrap_or(0)
+/// Changes that make `asked` what `name` begins with: names are typed without their ends.
+fn distance(asked: &str, name: &str) -> usize {
+    // More changes than a third of what was typed make another word.
+    let near = asked.len().saturating_sub(asked.len() / 3)..=asked.len() + asked.len() / 3;
+    let beginnings = near.filter_map(|len| name.get(..len)).chain([name]);
+    beginnings.map(|beginning| changes(asked, beginning)).min().unwrap_or(usize::MAX)
 }

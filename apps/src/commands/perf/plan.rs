@@ -263,7 +263,7 @@ fn congestion_note(chosen: Option<CongestionControl>) -> Option<String> {
         None => fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default(),
     };
     (name.trim() == "bbr").then(|| {
-        "TCP's congestion control is bbr, which paces even the loopback; --congestion reno measures Stag"
+        "TCP's congestion control is bbr, which paces even the loopback; --congestion-control reno measures Stag"
             .to_owned()
     })
 }
