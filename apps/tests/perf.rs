@@ -35,9 +35,14 @@ fn check(found: &Value, operation: &str) {
     assert!(found["calls"].as_u64().unwrap() > 0, "{found}");
     assert_eq!(found["leaked"], 0, "{found}");
     assert!(found["calls_per_second"]["median"].as_f64().unwrap() > 0.0, "{found}");
-    let latency = |name: &str| found["latency_ns"][name]["median"].as_f64().unwrap();
-    let order = ["p50", "p99", "p999", "max"].map(latency);
+    let latency = |name: &&str| found["latency_ns"][name]["median"].as_f64();
+    let order: Vec<f64> = ["p50", "p99", "p999", "max"].iter().filter_map(latency).collect();
     assert!(order.is_sorted() && order[0] > 0.0, "{operation}: {order:?}");
+    // No percentile with fewer than ten Calls beyond it; there is one round, and often one client.
+    for (name, least) in [("p50", 20), ("p99", 1000), ("p999", 10_000)] {
+        let is_measured = found["calls"].as_u64().unwrap() >= least;
+        assert_eq!(latency(&name).is_some(), is_measured, "{name}: {found}");
+    }
     assert!(found["credits_granted"].as_u64().unwrap() > 0, "{found}");
     assert!(found["inline_threshold_call"].as_u64().unwrap() >= 1024, "{found}");
     assert!(!found["pages"].as_str().unwrap().is_empty(), "{found}");
@@ -176,17 +181,28 @@ fn more_depth_than_credits_is_said() {
 fn a_requirement_decides_the_status() {
     let _turn = alone();
     let perf = |requirements: &[&'static str]| [&short(&["perf", "null"]), requirements].concat();
-    let met = stag_ok(&perf(&["--require", "p99<1000s", "--require", "rate>0"]));
-    assert!(met.contains("met        p99<1000s") && met.contains("met        rate>0"), "{met}");
+    // Where other programs run meanwhile nothing is met, whatever was found.
+    let output = stag(&[&["--json"], &perf(&["--require", "p50<1000s", "--require", "rate>0"])[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let is_disturbed = found["disturbed"].as_bool().unwrap();
+    assert_eq!(output.status.success(), !is_disturbed, "{found}");
+    for requirement in found["requirements"].as_array().unwrap() {
+        assert_eq!(requirement["met"].as_bool(), Some(!is_disturbed), "{found}");
+    }
+    let disturbance = &found["disturbance"];
+    assert!(disturbance["waited"].is_number() && disturbance["involuntary_switches"].is_u64(), "{found}");
 
-    let output = stag(&perf(&["--require", "p99<1ns", "--require", "rate>0"]));
+    let output = stag(&perf(&["--require", "p50<1ns"]));
     let complaint = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
-    assert!(complaint.contains("--require p99<1ns: ") && complaint.contains(" found"), "{complaint}");
-    assert!(!complaint.contains("rate"), "only what was missed: {complaint}");
+    assert!(complaint.contains("--require p50<1ns: ") && complaint.contains(" found"), "{complaint}");
+    // Of 500 Calls, five lie beyond the 99th percentile.
+    let complaint = stag_fails(&perf(&["--require", "p99<1000s"]));
+    assert!(complaint.contains("not measured: fewer than 10 Calls of a round lie beyond it"), "{complaint}");
 
-    let found = measure(&["null", "--require", "p50<1000s"]);
+    let output = stag(&[&["--json"], &perf(&["--require", "p50<1ns"])[..]].concat());
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
     let p50 = found["requirements"][0]["found"].as_f64().unwrap();
     assert_eq!(Some(p50), found["latency_ns"]["p50"]["median"].as_f64(), "{found}");
 }

@@ -5,6 +5,7 @@
 //! | `scenario` | what to measure: operation, size, depth, cores |
 //! | `server` | the server that a measurement starts itself |
 //! | `load` | the client: keeps Calls outstanding, and takes their times |
+//! | `disturbance` | what else ran on the machine meanwhile |
 //! | `limits` | cache-line transfers, bare echoes and memcpy of the same two cores; bare TCP; the bare fabric |
 //! | `bare` | two ends of a fabric without RPC: messages, Writes and Reads |
 //! | `opened` | the fabric of both ends |
@@ -13,6 +14,7 @@
 //! | `run` | rounds of limits and load, and their ratios |
 
 pub mod bare;
+pub mod disturbance;
 pub mod limits;
 pub mod load;
 pub mod loopback;
@@ -24,6 +26,7 @@ pub mod scenario;
 pub mod server;
 pub mod spread;
 
+pub use disturbance::Disturbance;
 pub use limits::MachineLimits;
 pub use limits::bare::BareLimits;
 pub use limits::tcp::TcpLimits;

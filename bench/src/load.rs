@@ -17,6 +17,7 @@ use stag::wire::nfs3::{
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
+use crate::disturbance::Contention;
 use crate::limits::touch;
 use crate::opened::{DeviceFacts, Opened};
 use crate::scenario::{MeasuredOperation, Scenario};
@@ -44,6 +45,8 @@ pub struct Measured {
     pub statistics: Statistics,
     /// The last grant.
     pub credits_granted: u32,
+    /// What the client's thread waited for its core.
+    pub contention: Contention,
     /// Inline thresholds: Calls, Replies.
     pub thresholds: (u32, u32),
     /// The pages that the arena stands on.
@@ -503,6 +506,7 @@ impl<'a, P: Opened> Client<'a, P> {
             latency,
             statistics: *self.engine.statistics(),
             credits_granted: self.engine.credits_granted(first),
+            contention: Contention::of_this_thread(),
             thresholds,
             pages: self.arena.page_size().to_string(),
             notes: self.arena.notes().to_vec(),

@@ -8,6 +8,7 @@ use serde::Serialize;
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::rpc::Statistics;
 
+use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits::bare::BareLimits;
 use crate::limits::tcp::TcpLimits;
 use crate::limits::{self, MachineLimits};
@@ -15,7 +16,7 @@ use crate::load::{self, Measured};
 use crate::opened::{DeviceFacts, Opened};
 use crate::pin::pin;
 use crate::scenario::{MeasuredFabric, MeasuredOperation, Scenario};
-use crate::server::{EXPORT, Server};
+use crate::server::{EXPORT, Served, Server};
 use crate::spread::Spread;
 
 /// What a scenario came to. Spreads are over rounds.
@@ -67,17 +68,19 @@ pub struct Figures {
     pub pages: String,
     /// What memory of either end stepped down from.
     pub notes: Vec<String>,
+    /// What else ran meanwhile.
+    pub disturbance: Disturbance,
 }
 
-/// Percentiles of the latency.
+/// Percentiles of the latency. One that too few Calls of a round lie beyond was not measured.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
     /// Half of all Calls are faster.
-    pub p50: Spread,
+    pub p50: Option<Spread>,
     /// 99 %.
-    pub p99: Spread,
+    pub p99: Option<Spread>,
     /// 99.9 %.
-    pub p999: Spread,
+    pub p999: Option<Spread>,
     /// The slowest.
     pub max: Spread,
     /// The mean.
@@ -147,6 +150,9 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
     let mut served: Option<(Statistics, u64)> = None;
     let mut leaked = 0;
     let mut notes = Vec::new();
+    let (mut disturbance, begin) = (Disturbance::before(), CoreTime::of(&scenario.cores));
+    // On one core both ends wait for each other.
+    let is_apart = !scenario.client_cores().contains(&scenario.server_core());
     for round in 0..scenario.repeat.max(1) {
         if cores[0] != cores[1] {
             match scenario.fabric {
@@ -166,22 +172,25 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
             None => {
                 let mut server = Server::start::<P>(scenario, round)?;
                 let measured = clients::<P>(scenario, &server.address, EXPORT)?;
-                let (statistics, outstanding) = server.finish()?;
+                let Served { statistics, outstanding, contention } = server.finish()?;
                 leaked += outstanding;
                 notes = std::mem::take(&mut server.notes);
                 served = Some((statistics, statistics.calls_received.max(1)));
+                disturbance.add(contention, is_apart);
                 measured
             }
         };
+        round.iter().for_each(|client| disturbance.add(client.contention, is_apart));
         rounds.push(round);
         progress(rounds.len());
     }
+    disturbance.add_cores(begin, CoreTime::of(&scenario.cores));
     for note in &rounds[rounds.len() - 1][0].notes {
         if !notes.contains(note) {
             notes.push(note.clone());
         }
     }
-    Ok(Figures { notes, ..sum_up(scenario, &rounds, &beside, served, leaked) })
+    Ok(Figures { notes, disturbance, ..sum_up(scenario, &rounds, &beside, served, leaked) })
 }
 
 /// One round of all client cores.
@@ -212,6 +221,12 @@ fn sum_up(
     let of = |value: &dyn Fn(&Histogram<u64>) -> f64| {
         Spread::of(latencies.iter().filter(is_measured).map(value).collect())
     };
+    let percentile = |quantile: f64| {
+        let mut measured = latencies.iter().filter(is_measured);
+        measured
+            .all(|latency| calls_beyond(latency.len(), quantile) >= CALLS_BEYOND_MIN)
+            .then(|| of(&|latency| latency.value_at_quantile(quantile) as f64))
+    };
     // The median latency of each round that has one, in relation to what a limit of that round was.
     let latency_to = |limit: &dyn Fn(usize) -> f64| {
         let measured = latencies.iter().enumerate().filter(|(_, latency)| !latency.is_empty());
@@ -229,9 +244,9 @@ fn sum_up(
         calls_per_second: Spread::of(rates.clone()),
         bytes_per_second: Spread::of(rates.iter().map(|rate| rate * size).collect()),
         latency_ns: (rounds_empty < rounds.len()).then(|| Latency {
-            p50: of(&|latency| latency.value_at_quantile(0.5) as f64),
-            p99: of(&|latency| latency.value_at_quantile(0.99) as f64),
-            p999: of(&|latency| latency.value_at_quantile(0.999) as f64),
+            p50: percentile(0.5),
+            p99: percentile(0.99),
+            p999: percentile(0.999),
             max: of(&|latency| latency.max() as f64),
             mean: of(&Histogram::mean),
         }),
@@ -286,7 +301,16 @@ fn sum_up(
         buffers_leaked: leaked,
         pages: last.pages.clone(),
         notes: Vec::new(),
+        disturbance: Disturbance::default(),
     }
+}
+
+/// Calls of one round that lie beyond a percentile of it, at least: with fewer it is the time of one or another of them by chance.
+const CALLS_BEYOND_MIN: u64 = 10;
+
+fn calls_beyond(calls: u64, quantile: f64) -> u64 {
+    // Quantiles of a thousandth are no exact numbers.
+    (calls as f64 * (1.0 - quantile) + 1e-6) as u64
 }
 
 /// Calls a second of all clients in one round.
@@ -302,4 +326,17 @@ fn merged(round: &[Measured]) -> Histogram<u64> {
         let _ = sum.add(&client.latency);
     }
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_wants_ten_calls_beyond_it() {
+        for (quantile, least) in [(0.5, 20), (0.99, 1000), (0.999, 10_000)] {
+            assert_eq!(calls_beyond(least, quantile), CALLS_BEYOND_MIN, "{quantile}");
+            assert!(calls_beyond(least - 1, quantile) < CALLS_BEYOND_MIN, "{quantile}");
+        }
+    }
 }

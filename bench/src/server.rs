@@ -14,6 +14,7 @@ use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
 use stag::runtime::WallClock;
 
+use crate::disturbance::Contention;
 use crate::opened::Opened;
 use crate::scenario::{MeasuredOperation, Scenario};
 
@@ -29,6 +30,17 @@ const EXPOSED_MAX: u32 = 64;
 /// Octets of the longest Reply that the client reads of the server's memory.
 const PULL_LEN_MAX: u32 = 2 << 20;
 
+/// What a server came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Served {
+    /// What it counted.
+    pub statistics: Statistics,
+    /// Buffers that it did not get back.
+    pub outstanding: usize,
+    /// What its thread waited for its core.
+    pub contention: Contention,
+}
+
 /// A running server. Ends when it is dropped.
 pub struct Server {
     /// What to connect to.
@@ -36,7 +48,7 @@ pub struct Server {
     /// What it stepped down from, if anything.
     pub notes: Vec<String>,
     stop: StopFlag,
-    thread: Option<JoinHandle<Result<(Statistics, usize)>>>,
+    thread: Option<JoinHandle<Result<Served>>>,
 }
 
 impl Server {
@@ -65,12 +77,12 @@ impl Server {
         }
     }
 
-    /// Stops the server, and returns what it counted, and how many buffers it did not get back.
+    /// Stops the server, and returns what it came to.
     ///
     /// # Errors
     ///
     /// When it had failed.
-    pub fn finish(&mut self) -> Result<(Statistics, usize)> {
+    pub fn finish(&mut self) -> Result<Served> {
         self.stop.request();
         let thread = self.thread.take().context("the server was stopped before")?;
         thread.join().map_err(|_| anyhow!("the server panicked"))?
@@ -129,7 +141,7 @@ fn serve<P: Opened>(
     round: usize,
     stop: &StopFlag,
     ready: &mpsc::Sender<(String, Vec<String>)>,
-) -> Result<(Statistics, usize)> {
+) -> Result<Served> {
     let mode = if scenario.may_sleep { PollMode::default() } else { PollMode::Busy };
     let clock = Clock::start();
     let core = Some(CoreId(scenario.server_core()));
@@ -152,7 +164,8 @@ fn serve<P: Opened>(
     let _ = reactor.run(&mut engine, stop)?;
     let statistics = *engine.statistics();
     drop(engine);
-    Ok((statistics, memory.ledger.outstanding()))
+    let (outstanding, contention) = (memory.ledger.outstanding(), Contention::of_this_thread());
+    Ok(Served { statistics, outstanding, contention })
 }
 
 /// What the engines of this crate serve: [`programs`], or nothing, as clients. One type, because each is a copy of the engine's code

@@ -44,10 +44,10 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
         Time(scenario.duration)
     ))?;
     for note in &plan.notes {
-        out.line(format_args!("warning: {note}"))?;
+        out.line(super::report::warning(note))?;
     }
     for finding in &plan.findings {
-        out.line(format_args!("warning: {finding}"))?;
+        out.line(super::report::warning(finding))?;
     }
     out.flush()?;
     let bar = super::progress(plan, 0, out);

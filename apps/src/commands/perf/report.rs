@@ -12,8 +12,9 @@ use super::notes;
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::{Verdict, rate, too_short};
 use crate::failure::CommandFailure;
-use crate::output::Output;
+use crate::output::{Colour, Output};
 use crate::values::{Size, Time};
+use crate::wrapped::{columns, wrapped};
 
 /// The object of `--json`, one for each size. A figure is `median`, `min`, `max`, and `count` of rounds.
 #[derive(Serialize)]
@@ -43,6 +44,9 @@ struct Measured<'a> {
     bytes_per_second: Spread,
     /// Null if no round had a Call.
     latency_ns: Option<Latency>,
+    /// What else ran on the machine; the figures are of no use if `disturbed`.
+    disturbed: bool,
+    disturbance: &'a stag_bench::Disturbance,
     /// Rounds without Calls.
     rounds_empty: usize,
     client_copied_bytes_per_call: f64,
@@ -112,10 +116,10 @@ pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure
         plan.operation()
     ))?;
     for note in &plan.notes {
-        out.line(format_args!("warning: {note}"))?;
+        out.line(warning(note))?;
     }
     for finding in &plan.findings {
-        out.line(format_args!("warning: {finding}"))?;
+        out.line(warning(finding))?;
     }
     out.flush()
 }
@@ -143,7 +147,8 @@ pub(super) fn measured(
         limits(plan, figures, false, out)?;
     }
     for verdict in requirements {
-        out.line(format_args!("{:<10} {verdict}", verdict.word()))?;
+        let colour = if verdict.met { Colour::Green } else { Colour::Red };
+        out.line(format_args!("{} {verdict}", colour.of(&format!("{:<10}", verdict.word()))))?;
     }
     out.flush()
 }
@@ -184,6 +189,8 @@ fn object<'a>(
         calls_per_second: figures.calls_per_second,
         bytes_per_second: figures.bytes_per_second,
         latency_ns: figures.latency_ns,
+        disturbed: figures.disturbance.disturbed,
+        disturbance: &figures.disturbance,
         rounds_empty: figures.rounds_empty,
         client_copied_bytes_per_call: figures.client_copied_bytes_per_call,
         server_copied_bytes_per_call: figures.server_copied_bytes_per_call,
@@ -222,12 +229,17 @@ fn engine(figures: &Figures, out: &mut Output) -> Result<(), CommandFailure> {
     out.line(format_args!("messages   inline up to {calls} for Calls, {replies} for Replies"))?;
     out.line(format_args!("pages      {}", figures.pages))?;
     for note in notes::merged(&figures.notes) {
-        out.line(format_args!("warning: pages: {note}"))?;
+        out.line(warning(format_args!("pages: {note}")))?;
     }
     if let Some(note) = notes::of_depth(figures) {
-        out.line(format_args!("warning: {note}"))?;
+        out.line(warning(note))?;
     }
     out.line("")
+}
+
+/// What spoils the figures.
+pub(super) fn warning(text: impl std::fmt::Display) -> String {
+    wrapped("warning: ", &text.to_string(), columns())
 }
 
 fn heading(out: &mut Output) -> Result<(), CommandFailure> {
@@ -244,12 +256,14 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
     } else {
         plan.operation().to_owned()
     };
-    let [p50, p99, p999, max] = match &figures.latency_ns {
-        Some(latency) => {
-            [latency.p50, latency.p99, latency.p999, latency.max].map(|spread| time(spread).to_string())
-        }
-        None => std::array::from_fn(|_| "-".to_owned()),
-    };
+    let latency = figures.latency_ns.as_ref();
+    let [p50, p99, p999, max] = [
+        latency.and_then(|latency| latency.p50),
+        latency.and_then(|latency| latency.p99),
+        latency.and_then(|latency| latency.p999),
+        latency.map(|latency| latency.max),
+    ]
+    .map(|spread| spread.map_or("-".to_owned(), |spread| time(spread).to_string()));
     let bandwidth = match figures.bytes_per_second.median {
         0.0 => "-".to_owned(),
         bytes => format!("{:.2}", bytes / 1e9),
@@ -273,8 +287,11 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
             100.0 * chunks,
         ))?;
     }
+    if let Some(problem) = figures.disturbance.describe() {
+        out.line(Colour::Red.of(&warning(problem)))?;
+    }
     match too_short(figures) {
-        Some(problem) => out.line(format_args!("warning: {problem}")),
+        Some(problem) => out.line(warning(problem)),
         None => Ok(()),
     }
 }

@@ -76,9 +76,9 @@ impl Metric {
         let (ratios, tcp) = (figures.ratios.as_ref(), figures.tcp_ratios.as_ref());
         let bare = figures.bare_ratios.as_ref();
         let spread = match self {
-            Metric::P50 => Some(latency.p50),
-            Metric::P99 => Some(latency.p99),
-            Metric::P999 => Some(latency.p999),
+            Metric::P50 => latency.p50,
+            Metric::P99 => latency.p99,
+            Metric::P999 => latency.p999,
             Metric::Max => Some(latency.max),
             Metric::Mean => Some(latency.mean),
             Metric::Rate => Some(figures.calls_per_second),
@@ -143,6 +143,8 @@ pub(super) struct Verdict {
     /// The same for people, or why there is nothing.
     #[serde(skip)]
     pub(super) text: String,
+    /// Other programs ran meanwhile: whatever was found proves nothing.
+    pub(super) disturbed: bool,
     pub(super) met: bool,
 }
 
@@ -151,6 +153,7 @@ impl Verdict {
     pub(super) fn word(&self) -> &'static str {
         match (self.found, self.met) {
             (None, _) => "UNMEASURED",
+            (Some(_), _) if self.disturbed => "DISTURBED",
             (Some(_), true) => "met",
             (Some(_), false) => "MISSED",
         }
@@ -160,6 +163,9 @@ impl Verdict {
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.found {
+            Some(_) if self.disturbed => {
+                write!(f, "{}: {} found, on a disturbed machine: not met", self.wanted, self.text)
+            }
             Some(_) => write!(f, "{}: {} found", self.wanted, self.text),
             None => write!(f, "{}: not measured: {}", self.wanted, self.text),
         }
@@ -172,6 +178,9 @@ impl Requirement {
         // A latency of the rounds that had Calls would hide that others had none.
         let found = self.metric.of(figures).filter(|_| figures.rounds_empty == 0);
         let text = match (found, self.metric.unit()) {
+            (None, Unit::Nanoseconds) => too_short(figures).unwrap_or_else(|| {
+                "fewer than 10 Calls of a round lie beyond it; give a longer -t".to_owned()
+            }),
             (None, _) => too_short(figures)
                 .unwrap_or_else(|| "there is no such figure on one core, or over this fabric".to_owned()),
             (Some(found), Unit::Nanoseconds) => Time(Duration::from_nanos(found as u64)).to_string(),
@@ -179,8 +188,9 @@ impl Requirement {
             (Some(found), Unit::BytesPerSecond) => format!("{:.2} GB/s", found / 1e9),
             (Some(found), Unit::Ratio) => format!("{found:.3}"),
         };
-        let met = found.is_some_and(|found| self.comparison.holds(found, self.value));
-        Verdict { wanted: self.text.clone(), found, text, met }
+        let disturbed = figures.disturbance.disturbed;
+        let met = found.is_some_and(|found| !disturbed && self.comparison.holds(found, self.value));
+        Verdict { wanted: self.text.clone(), found, text, disturbed, met }
     }
 
     /// Why `operation` has no such figure, if it has none.
