@@ -87,10 +87,10 @@ pub(crate) fn copy(
     if let Place::Remote(_) = target {
         to = connect(target, &tasks, Some((source, &from)))?;
     }
-    let (found, node) = look(source, &mut from, !options.recursive)?;
+    let (found, node) = probe_path(source, &mut from, !options.recursive)?;
     let Some(found) = found else { return Err(CommandFailure::run(format_args!("{source}: no such file"))) };
     let mut target = target.clone();
-    if let (Some(Found { kind: Kind::Folder, .. }), _) = look(&target, &mut to, true)?
+    if let (Some(Found { kind: Kind::Folder, .. }), _) = probe_path(&target, &mut to, true)?
         && !options.no_target_directory
         && let Some(name) = source.name()
     {
@@ -125,7 +125,7 @@ fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> R
 }
 
 /// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
-fn look(
+fn probe_path(
     place: &Place,
     end: &mut End,
     follow: bool,

@@ -46,7 +46,7 @@ impl Fabrics {
             let (works, detail, notes) = match fabric {
                 FabricName::Shm => shm(),
                 FabricName::Iwarp => iwarp(),
-                FabricName::Verbs => verbs(survey.insert(look())),
+                FabricName::Verbs => verbs(survey.insert(survey_devices())),
             };
             let devices = survey.as_ref().map(verbs::objects);
             let finding = Finding { fabric: fabric.name(), works, detail, notes, devices };
@@ -98,7 +98,7 @@ fn iwarp() -> (bool, String, Vec<String>) {
 }
 
 /// Looks at the RDMA devices, as the options would have them opened, and as `stagd` polls them.
-fn look() -> Survey {
+fn survey_devices() -> Survey {
     let options = options::get();
     survey(&VerbsConfig {
         device: options.device,

@@ -229,7 +229,7 @@ impl TcpCallOut {
             self.forget_port(index);
             return Some(Err(CallOutError::TimedOut));
         }
-        let found = job.connection.look()?;
+        let found = job.connection.poll()?;
         if job.asks_port {
             let call = job.call.clone();
             let port = found.and_then(|results| read_port(&results, call.to));
@@ -352,7 +352,7 @@ impl Connection {
     }
 
     /// Sends and receives what can be; the results if the Reply is complete.
-    fn look(&mut self) -> Look {
+    fn poll(&mut self) -> Look {
         loop {
             match self.advance() {
                 Ok(Some(end)) => return Some(end),

@@ -574,9 +574,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// handling shorter.
     // Not inline, as each of these: it would slow down a pass that needs none of it.
     #[inline(never)]
-    fn look_again(&mut self) -> usize {
+    fn poll_again(&mut self) -> usize {
         for _ in 0..IDLE_LOOKS {
-            let count = self.look();
+            let count = self.poll_provider();
             if count > 0 {
                 return count;
             }
@@ -589,7 +589,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[inline(never)]
     fn look_after_reads(&mut self) -> usize {
         self.core.read_posted = false;
-        self.look() + self.handle()
+        self.poll_provider() + self.handle()
     }
 
     #[inline(never)]
@@ -664,9 +664,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn poll(&mut self, now: Duration) -> usize {
         (self.core.now, self.core.deferrals.now) = (now, now);
         self.core.pass += 1;
-        let mut count = self.look();
+        let mut count = self.poll_provider();
         if count == 0 {
-            count = self.look_again();
+            count = self.poll_again();
         }
         let mut events = count + self.handle();
         if self.core.read_posted {

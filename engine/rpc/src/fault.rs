@@ -191,7 +191,7 @@ mod tests {
                     items: &[],
                     now: Duration::ZERO,
                 };
-                state.duplicates.look(&asked, &mut state.statistics)
+                state.duplicates.lookup(&asked, &mut state.statistics)
             };
             let Known::New(entry) = look(state, 3) else { panic!("nobody asked before") };
             let draft = is_answered.then(|| state.drafts.take());

@@ -167,7 +167,7 @@ impl<P: Provider> Membership<P> {
 
 impl<P: Provider> Door<P> {
     /// Sees how busy the reactors were since the last look.
-    fn look(&mut self, now: Duration) {
+    fn observe_load(&mut self, now: Duration) {
         let Some(member) = self.member.as_ref().filter(|_| now >= self.next_look) else { return };
         self.next_look = now + BUSY_INTERVAL;
         let mut placed = self.placement.borrow_mut();
@@ -235,7 +235,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let now = self.core.now;
         if let Some(door) = &mut membership.door {
             door.placement.borrow_mut().now = now;
-            door.look(now);
+            door.observe_load(now);
         }
         let mut count = 0;
         while count < NEWS_BURST

@@ -49,9 +49,9 @@ pub(crate) struct Begun {
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
-    pub(crate) fn look(&mut self) -> usize {
+    pub(crate) fn poll_provider(&mut self) -> usize {
         if self.core.state.carrier.is_some() {
-            return self.look_in_group();
+            return self.poll_provider_in_group();
         }
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
@@ -62,7 +62,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     // Code of its own: it would slow down an engine that is alone.
     #[inline(never)]
-    fn look_in_group(&mut self) -> usize {
+    fn poll_provider_in_group(&mut self) -> usize {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
         let (now, burst) = (state.now, state.config.burst);

@@ -65,7 +65,7 @@ impl DirectoryStore {
         let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
         // Before the data, as the kernel does: what is in the file must not run as its owner any more.
         if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
-            system::change_mode(tree.look(index)?.as_fd(), mode).map_err(status)?;
+            system::change_mode(tree.path_fd(index)?.as_fd(), mode).map_err(status)?;
             self.asked.clear();
         }
         // Without a place for its descriptor, data that is lost before COMMIT would go unnoticed.

@@ -28,7 +28,7 @@ pub(super) fn set(
         return Err(Status::NotSync);
     }
     permit::check(&found, caller, set)?;
-    let look = tree.look(index)?;
+    let look = tree.path_fd(index)?;
     // Even if only a part of it is done.
     store.changed.extend(store.target(tree, index)?);
     // What cannot be opened cannot be cut.

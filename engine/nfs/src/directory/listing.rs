@@ -41,7 +41,7 @@ pub(super) fn list(
         let (object, attributes) = match name {
             b"." | b".." => {
                 let index = if name == b"." { index } else { tree.parent(index) };
-                let attributes = match tree.look(index) {
+                let attributes = match tree.path_fd(index) {
                     _ if !start.attributes => None,
                     Ok(look) => stat(&*look).ok(),
                     // The directory above was closed, to make room for others. The name may lead elsewhere by now.

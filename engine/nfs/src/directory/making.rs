@@ -80,7 +80,7 @@ impl DirectoryStore {
         if caller.is_root() {
             check_ids(set)?;
         }
-        let look = tree.look(parent)?;
+        let look = tree.path_fd(parent)?;
         let target = self.target(tree, parent)?;
         let wanted = self.wanted(caller, set, kind, &above);
         // The kernel gives the directory's group on by itself.
@@ -213,7 +213,7 @@ impl DirectoryStore {
         wanted: &Wanted,
         set: &SetAttributes,
     ) -> Result<(), Status> {
-        let look = tree.look(index)?;
+        let look = tree.path_fd(index)?;
         let mut mode = found.mode;
         if self.users.is_some() && set.gid.is_some() && found.gid != wanted.gid {
             let object = look.as_fd();

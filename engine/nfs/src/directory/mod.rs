@@ -134,7 +134,7 @@ impl DirectoryStore {
         let failed = |error| DirectoryError::Open { path: config.path.clone(), error };
         let tree = Tree::open(&config.path, kept).map_err(failed)?;
         let root = tree.id(ROOT);
-        let looked = tree.look(ROOT).map_err(|_| failed(Errno::AGAIN))?;
+        let looked = tree.path_fd(ROOT).map_err(|_| failed(Errno::AGAIN))?;
         let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
         let limits = limits::of(&looked);
         let uid = rustix::process::geteuid();
@@ -217,7 +217,7 @@ impl DirectoryStore {
     /// Sees whether the files are in memory. They are not always: somebody may give the machine swap.
     fn check_memory(&mut self, now: Duration) {
         self.memory_checked = Some(now);
-        let Ok(root) = self.tree.get_mut().look(ROOT) else { return };
+        let Ok(root) = self.tree.get_mut().path_fd(ROOT) else { return };
         let is_in_memory = system::is_in_memory(root.as_fd());
         self.transfers.disk().set_immediate(is_in_memory);
         self.syncs.disk().set_immediate(is_in_memory);
@@ -283,7 +283,7 @@ impl Store for DirectoryStore {
 
     fn usage(&self) -> Usage {
         let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
-        let Ok(root) = self.tree.borrow().look(ROOT) else { return none };
+        let Ok(root) = self.tree.borrow().path_fd(ROOT) else { return none };
         // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
         fstatvfs(&*root).map_or(none, |found| Usage {
             bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
@@ -360,7 +360,7 @@ impl Store for DirectoryStore {
         if found.kind != FileType::Symlink {
             return Err(Status::Inval);
         }
-        let look = tree.look(index)?;
+        let look = tree.path_fd(index)?;
         // The empty path: of the link itself that is open.
         let len = readlinkat_raw(&*look, c"", &mut space[..]).map_err(status)?;
         Ok(&space[..len])
@@ -623,7 +623,7 @@ impl Store for DirectoryStore {
         if is_dots(name) {
             return Err(Status::IsDir);
         }
-        let look = tree.look(index)?;
+        let look = tree.path_fd(index)?;
         let found = stat_at(look.as_fd(), name).map_err(status)?;
         found.check_sticky(caller, &above)?;
         if found.is_directory() {
@@ -656,7 +656,7 @@ impl Store for DirectoryStore {
             b".." => return Err(Status::NotEmpty),
             _ => {}
         }
-        let look = tree.look(index)?;
+        let look = tree.path_fd(index)?;
         let found = stat_at(look.as_fd(), name).map_err(status)?;
         found.check_sticky(caller, &above)?;
         found.must_be_directory()?;
@@ -686,9 +686,9 @@ impl Store for DirectoryStore {
         check_name(to)?;
         let tree = &mut *self.tree.borrow_mut();
         let (source, source_stat) = self.open_to_change(tree, caller, from_directory)?;
-        let source_look = tree.look(source)?;
+        let source_look = tree.path_fd(source)?;
         let (target, target_stat) = self.open_to_change(tree, caller, to_directory)?;
-        let target_look = tree.look(target)?;
+        let target_look = tree.path_fd(target)?;
         if is_dots(from) || is_dots(to) {
             return Err(Status::Inval);
         }
@@ -748,7 +748,7 @@ impl Store for DirectoryStore {
         let (_, found) = tree.find_stat(object)?;
         check_name(name)?;
         let (parent, _) = self.open_to_change(tree, caller, directory)?;
-        let look = tree.look(parent)?;
+        let look = tree.path_fd(parent)?;
         if is_dots(name) || stat_at(look.as_fd(), name).is_ok() {
             return Err(Status::Exist);
         }
@@ -760,7 +760,7 @@ impl Store for DirectoryStore {
         let index = tree.find(object)?;
         let targets = [self.target(tree, index)?, self.target(tree, parent)?];
         // By its descriptor, not by a name that may be another's by now.
-        link_open(tree.look(index)?.as_fd(), look.as_fd(), name).map_err(status)?;
+        link_open(tree.path_fd(index)?.as_fd(), look.as_fd(), name).map_err(status)?;
         self.changed.extend(targets.into_iter().flatten());
         tree.note(parent, name, object, found.kind);
         Ok(())

@@ -200,7 +200,7 @@ impl Tree {
     fn walk_to(&mut self, id: ObjectId, opened: &OwnedFd, kind: FileType) -> ByHandle {
         // What /proc says is only a hint: each name is looked up, and has to lead to the object. Of an object with
         // several names it says one; of a file that was not used since the machine started, none.
-        let Ok(root) = self.look(ROOT) else { return ByHandle::Unknown };
+        let Ok(root) = self.path_fd(ROOT) else { return ByHandle::Unknown };
         let (Some(path), Some(top)) = (path_of(opened.as_raw_fd()), path_of(root.as_raw_fd())) else {
             return ByHandle::Unknown;
         };
@@ -250,7 +250,7 @@ impl Tree {
         // Those that are not asked for any more.
         self.search.wanted.retain(|_, needed| *needed + 1 >= walk);
         self.search.targets = self.search.wanted.keys().map(|id| id.fileid).collect();
-        let Ok(root) = self.look(ROOT) else { return };
+        let Ok(root) = self.path_fd(ROOT) else { return };
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
         match open_with(root.as_fd(), b".", flags) {
             Ok(file) => {

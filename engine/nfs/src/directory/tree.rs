@@ -242,7 +242,7 @@ impl Tree {
     }
 
     /// The descriptor of a node, to look at it and to begin names at it. The node was just found.
-    pub(super) fn look(&self, index: Index) -> Result<Rc<OwnedFd>, Status> {
+    pub(super) fn path_fd(&self, index: Index) -> Result<Rc<OwnedFd>, Status> {
         self.node(index).looked.clone().ok_or(Status::Jukebox)
     }
 
@@ -276,7 +276,7 @@ impl Tree {
     /// Finds an object, and what it is.
     pub(super) fn find_stat(&mut self, id: ObjectId) -> Result<(Index, Stat), Status> {
         let index = self.find(id)?;
-        let found = stat(&*self.look(index)?).map_err(status)?;
+        let found = stat(&*self.path_fd(index)?).map_err(status)?;
         if found.nlink == 0 {
             self.remove(index);
             return Err(Status::Stale);
@@ -408,7 +408,7 @@ impl Tree {
     /// Looks a name up in a directory that was just found.
     pub(super) fn enter(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), Status> {
         self.check_depth(directory)?;
-        let above = self.look(directory)?;
+        let above = self.path_fd(directory)?;
         let (opened, id, found) = self.identify(above.as_fd(), name).map_err(|error| match error {
             // Another file system: it is not exported.
             Errno::XDEV => Status::Acces,

@@ -250,7 +250,7 @@ impl<S: Store> ExportTable<S> {
     }
 
     /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
-    fn look<T>(
+    fn with_object<T>(
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,

@@ -321,7 +321,7 @@ fn lookup<S: Store>(
     arguments: &LookupArguments<'_>,
     _: Time,
 ) -> Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
-    let (found, directory) = exports.look(asker, arguments.what.directory, |exports, opened| {
+    let (found, directory) = exports.with_object(asker, arguments.what.directory, |exports, opened| {
         let name = arguments.what.name.0;
         let object = exports.store(opened).lookup(&opened.caller, opened.object, name)?;
         Ok(Found::new(exports, opened, object, ()))
@@ -338,7 +338,7 @@ fn access<S: Store>(
     arguments: &AccessArguments<'_>,
     _: Time,
 ) -> AccessReply {
-    let (granted, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+    let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         let mut wanted = arguments.access;
         if exports.is_read_only(opened) {
             wanted &= !(access::MODIFY | access::EXTEND | access::DELETE);
@@ -472,7 +472,7 @@ fn fsstat<S: Store>(
     arguments: &FsstatArguments<'_>,
     _: Time,
 ) -> FsstatReply {
-    let (usage, attributes) = exports.look(asker, arguments.root, |exports, opened| {
+    let (usage, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
         let store = exports.store(opened);
         store.attributes(opened.object).map(|_| store.usage())
     });
@@ -497,7 +497,7 @@ fn fsinfo<S: Store>(
     arguments: &FsinfoArguments<'_>,
     _: Time,
 ) -> FsinfoReply {
-    let (limits, attributes) = exports.look(asker, arguments.root, |exports, opened| {
+    let (limits, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
         let store = exports.store(opened);
         store.attributes(opened.object).map(|_| store.limits())
     });
@@ -528,7 +528,7 @@ fn pathconf<S: Store>(
     arguments: &PathconfArguments<'_>,
     _: Time,
 ) -> PathconfReply {
-    let (limits, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+    let (limits, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         let store = exports.store(opened);
         store.attributes(opened.object).map(|_| store.limits())
     });

@@ -111,7 +111,7 @@ fn getacl<S: Store>(
     reply: &mut Reply<'_>,
 ) {
     let wanted = arguments.mask;
-    let (shown, attributes) = exports.look(asker, arguments.object, |exports, opened| {
+    let (shown, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         if wanted & !mask::ALL != 0 {
             return Err(Status::Inval);
         }

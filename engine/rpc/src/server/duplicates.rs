@@ -128,7 +128,7 @@ impl Duplicates {
     }
 
     /// What is known of a Call that must not simply be executed again.
-    pub(crate) fn look(&mut self, asked: &Asked<'_>, statistics: &mut Statistics) -> Known {
+    pub(crate) fn lookup(&mut self, asked: &Asked<'_>, statistics: &mut Statistics) -> Known {
         let (Some(caller), true) = (asked.peer.map(address), self.entries > 0) else { return Known::Nothing };
         let key =
             Key { caller, digest: call_digest(asked, self.seed), xid: asked.xid, len: whole_len(asked) };

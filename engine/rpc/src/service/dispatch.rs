@@ -152,7 +152,7 @@ pub(crate) fn admit(
 ) -> Admission {
     let mut terms = ReplyPolicy::of(run);
     if run.procedure.repeat != Repeat::Harmless {
-        match look(state, run, stream, items, token.connection, peer) {
+        match lookup(state, run, stream, items, token.connection, peer) {
             Known::Nothing => {}
             Known::New(entry) => terms.kept = Some(entry),
             Known::Running => {
@@ -186,7 +186,7 @@ pub(crate) fn admit_new(
 ) -> Option<ReplyPolicy> {
     let mut terms = ReplyPolicy::of(run);
     if run.procedure.repeat != Repeat::Harmless {
-        match look(state, run, stream, items, connection, peer) {
+        match lookup(state, run, stream, items, connection, peer) {
             Known::Nothing => {}
             Known::New(entry) => terms.kept = Some(entry),
             Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return None,
@@ -196,7 +196,7 @@ pub(crate) fn admit_new(
 }
 
 /// What is known of a Call that must not simply be executed again.
-fn look(
+fn lookup(
     state: &mut EngineState,
     run: &Run<'_>,
     stream: &[u8],
@@ -207,7 +207,7 @@ fn look(
     let Run { head: CallHead { xid, arguments, .. }, procedure, .. } = run;
     let (xid, now) = (*xid, state.now);
     let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
-    state.duplicates.look(&asked, &mut state.statistics)
+    state.duplicates.lookup(&asked, &mut state.statistics)
 }
 
 /// A Call whose connection is gone is answered: its Reply is made if it must be kept. `false`: it is not needed.

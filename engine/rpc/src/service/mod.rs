@@ -245,7 +245,7 @@ pub trait Services {
 
 /// Looks into one service; merges with what the ones before it said.
 #[inline]
-fn look<S: Service>(service: &S, place: usize, program: u32, version: u32, procedure: u32) -> Lookup {
+fn lookup<S: Service>(service: &S, place: usize, program: u32, version: u32, procedure: u32) -> Lookup {
     if service.program() != program {
         return Lookup::NoProgram;
     }
@@ -354,7 +354,7 @@ macro_rules! services {
             fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
                 let mut found = Lookup::NoProgram;
                 $(
-                    found = merge(found, look(&self.$place, $place, program, version, procedure));
+                    found = merge(found, lookup(&self.$place, $place, program, version, procedure));
                     if let Lookup::Found { .. } = found {
                         return found;
                     }

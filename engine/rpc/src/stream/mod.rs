@@ -300,7 +300,7 @@ impl Streams {
             self.set_listening(EventFlags::IN);
         }
         if core.now >= self.next_look {
-            events += self.look(core, services);
+            events += self.poll_sockets(core, services);
         }
         if !self.active.is_empty() {
             events += self.go_on(core, services);
@@ -315,7 +315,7 @@ impl Streams {
     }
 
     /// Looks which sockets have something for us. A look is a system call: while nothing comes, there are fewer.
-    fn look<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+    fn poll_sockets<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
         let mut events = std::mem::take(&mut self.events);
         let count = epoll::wait(&self.poller, &mut events[..], Some(&Timespec::default())).unwrap_or(0);
         self.look_interval = match count {
