@@ -111,11 +111,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
         for at in 0..self.core.ready.awake.len() {
             let index = self.core.ready.awake[at] as usize;
             let Some(Some(found)) = self.connections.get_mut(index) else { continue };
+            let id = found.id;
             let Some(serving) = found.serving.as_mut() else { continue };
             if !serving.is_of(pressure.owner) {
                 continue;
             }
             serving.vacate(&mut self.core);
+            serving.revoke_silent(&mut self.core, id);
             let idle = serving.idle_pages(&self.core);
             if idle > idlest.0 {
                 idlest = (idle, index);

@@ -28,7 +28,7 @@ use crate::server::draft::{Draft, Verdict};
 use crate::server::pulling::{Pull, take_at_once};
 use crate::server::serving::{ArrivedSingle, Carriage, Serving};
 use crate::server::spares::Reused;
-use crate::server::transit::TransitShare;
+use crate::server::transit::{Holder, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit_new, destination, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
@@ -418,8 +418,7 @@ impl Serving {
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
-        // The client has to take results first.
-        if self.is_over_limit(state) || !self.may_begin(state, call.credits) {
+        if !self.may_begin(state, call.credits) {
             return Taken::No;
         }
         let (read, room, header_len) = match call.chunk {
@@ -550,7 +549,7 @@ impl Serving {
             inline_len_max: self.responder.parameters().reply_threshold as usize,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
-            transit: Some((&state.transit, &self.share)),
+            transit: Some((&state.transit, Holder::Share(&self.share))),
             scratch: &mut state.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut state.statistics.copied_bytes,

@@ -64,6 +64,8 @@ pub struct Statistics {
     pub connections_refused: u64,
     /// Connections ended to make room for others.
     pub connections_evicted: u64,
+    /// Replies that found no memory in their client's part: their Calls wait, and are executed again.
+    pub replies_starved: u64,
     /// Connections ended because of a defect of this engine. Always 0, unless it has one.
     pub faults: u64,
     /// Connections ended because the peer broke the rules.

@@ -559,7 +559,8 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
     if settled && statistics.connections_closed == statistics.connections_opened && gently {
         assert_eq!(statistics.exposures_expired, 0, "a client that lives tells");
     }
-    let received = statistics.calls_received;
+    // One whose Reply found no memory is executed again: it is harmless.
+    let received = statistics.calls_received + statistics.replies_starved;
     assert!(run.server.engine.services_mut().0.executed <= received, "a Call ran twice");
     for buf in &run.guarded {
         assert!(buf.iter().all(|octet| *octet == GUARD), "memory was written to after its Call was over");

@@ -30,13 +30,14 @@ use stag_fabric::Peer;
 use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
-use stag_wire::nfs3::{Handle, PostOpAttributes, Status, Time, WccAttributes, WccData};
+use stag_wire::nfs3::{Failure, Handle, PostOpAttributes, ReadReply, Status, Time, WccAttributes, WccData};
 use stag_wire::xdr::{Decode, XdrError};
 
 use crate::caller::UserIdentity;
 use crate::export::Export;
 use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
 use crate::store::{ObjectId, Progress, Store, Ticket};
+use nfs::Answer;
 use waiting::Waiting;
 
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
@@ -218,6 +219,17 @@ impl<S: Store> ExportTable<S> {
     fn tell_refused(&self, reply: &mut Reply<'_>) {
         if self.refused.take() {
             reply.refuses_caller();
+        }
+    }
+
+    /// Answers JUKEBOX if the results of the Call in hand found no memory. The only ones that are so long are those of procedures which
+    /// fail with the attributes of one object.
+    #[inline]
+    fn refuse_for_memory(reply: &mut Reply<'_>) {
+        if reply.lacks_memory() {
+            reply.forget_results();
+            let failed: ReadReply<'_> = Err(Failure { status: Status::Jukebox, attributes: None });
+            failed.send(reply);
         }
     }
 

@@ -115,10 +115,12 @@ impl<S: Store> Service for Nfs<S> {
             Procedure::Commit => commit(&mut exports, &asker, call, reply),
             _ => {
                 let outcome = dispatch(procedure, &mut exports, &asker, call, reply, now);
+                ExportTable::<S>::refuse_for_memory(reply);
                 exports.tell_refused(reply);
                 return outcome;
             }
         };
+        ExportTable::<S>::refuse_for_memory(reply);
         exports.tell_refused(reply);
         let Some((ticket, transfer)) = later else { return Outcome::Done };
         let token = call.token();

@@ -64,6 +64,7 @@ impl<S: Store> Service for Nfsacl<S> {
             Some(Procedure::Getacl) => {
                 if let Some(arguments) = decode(call, reply) {
                     getacl(exports, &asker, &arguments, reply);
+                    ExportTable::<S>::refuse_for_memory(reply);
                     exports.tell_refused(reply);
                 }
             }

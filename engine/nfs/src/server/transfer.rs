@@ -40,6 +40,8 @@ pub(super) fn read<S: Store>(
     if store.reads_take_memory() {
         count = reply.results_room(count);
     }
+    // A Long Reply has a copy of what lies in memory, too.
+    count = reply.item_room(count);
     let done = match store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now) {
         Ok(Progress::Done(done)) if pieces.len() > 1 => Ok(cut_read(done, reply, pieces)),
         Ok(Progress::Done(done)) => Ok(done),

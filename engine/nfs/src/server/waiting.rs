@@ -133,7 +133,10 @@ impl<S: Store> ExportTable<S> {
             return reply.system_error();
         };
         match pending {
-            Pending::Transfer(pending) => transfer::finish(self, ticket, &pending, reply, pieces),
+            Pending::Transfer(pending) => {
+                transfer::finish(self, ticket, &pending, reply, pieces);
+                Self::refuse_for_memory(reply);
+            }
             Pending::Changed(results) => {
                 let committed = self.shares[share].1.finish(ticket, pieces);
                 results.send(committed.map(|_| ()), reply);

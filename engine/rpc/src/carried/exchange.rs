@@ -16,12 +16,13 @@ use super::record::{
     SINGLE_REPLY, WRITE_CALL, WRITE_CHUNKS_MAX, kind,
 };
 use super::{
-    Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Neighbour, Parcel, name_elsewhere,
+    Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Lent, Neighbour, Parcel, name_elsewhere,
 };
 use crate::engine::Engine;
 use crate::pools::PAGE_LEN;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::duplicates::address;
+use crate::server::transit::{Holder, TransitAccounts};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, route};
 use crate::service::late;
@@ -33,11 +34,10 @@ use crate::state::{Core, EngineState};
 const EXCHANGE_BURST: usize = 64;
 
 impl Carrier {
-    fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &mut Core<P>) -> Carrier {
+    fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &Core<P>) -> Carrier {
         let CallLanes { records, attachments, returns, count, calls_max } = lanes;
         let own = records.id();
-        let neighbour =
-            |_| Neighbour { under_way: 0, backlog: VecDeque::new(), share: core.transit.open(None) };
+        let neighbour = |_| Neighbour { under_way: 0, backlog: VecDeque::new() };
         Carrier {
             own,
             calls_max,
@@ -46,6 +46,7 @@ impl Carrier {
             returns,
             // A group has 64 reactors at most.
             borrowed: Borrowed::new(own.index() as u8),
+            lent: Vec::new(),
             stuck: None,
             cargo: Vec::new(),
             pieces: Vec::new(),
@@ -107,6 +108,18 @@ impl Carrier {
         }
     }
 
+    /// Counts what a Reply takes with it of the memory here for its client, until it is back.
+    fn note_lent(&mut self, accounts: &mut TransitAccounts, peer: Option<&Peer>, draft: &Draft) {
+        let pages = draft.transit_pages();
+        // What a service has, too, may never come back.
+        let last = draft.long.last().or(draft.pieces.last()).filter(|last| last.is_unique());
+        if let Some(last) = last.filter(|_| pages > 0) {
+            let mut share = accounts.open(peer);
+            accounts.take_reply(&mut share, pages);
+            self.lent.push(Lent { share, last: last.clone() });
+        }
+    }
+
     /// Another reactor has answered a Call. Says what to do with the answer, if all were to execute that Call.
     fn note_execution(&mut self, token: &Token) -> Execution {
         let Some(place) = self.broadcasts.iter().position(|found| found.token == *token) else {
@@ -137,7 +150,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             "the payload pool is reactor {owner}'s, this is reactor {own}"
         );
         let reactors = lanes.count;
-        let carrier = Carrier::new(lanes, member, &mut self.core);
+        let carrier = Carrier::new(lanes, member, &self.core);
         self.core.deferrals.multiply_limit(reactors);
         self.core.carrier = Some(Box::new(carrier));
     }
@@ -145,8 +158,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Executes what other reactors carried here, and takes in what they answered. Returns how much there was.
     #[inline(never)]
     pub(crate) fn exchange(&mut self) -> usize {
-        let Some(carrier) = &mut self.core.state.carrier else { return 0 };
-        carrier.take_returns(&self.core.state.pools.payload);
+        let EngineState { carrier, pools, transit, .. } = &mut self.core.state;
+        let Some(carrier) = carrier else { return 0 };
+        carrier.take_returns(&pools.payload, transit);
         let reactors = carrier.neighbours.len();
         let mut count = self.attend();
         // Another one first in each pass, so that none always waits for the others.
@@ -295,7 +309,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         core.statistics.calls_executed_for_others +=
             u64::from(core.carrier.as_ref().is_some_and(|carrier| carrier.own != from));
         let connection = name_elsewhere(from, call.token.connection);
-        let answering = Answering { from, token: call.token, room: &call.room };
+        let answering = Answering { from, token: call.token, peer: call.peer.as_ref(), room: &call.room };
         let routed = route(services, Reader::with_reduced(stream, &call.reduced));
         let run = match &routed {
             Route::Run(run) => run,
@@ -383,6 +397,7 @@ pub(super) fn as_buf(piece: Shared) -> Option<Buf> {
 /// A carried Call that waits for its answer.
 pub(super) struct Answering<'a> {
     pub(super) from: ReactorId,
+    pub(super) peer: Option<&'a Peer>,
     /// Names it where its connection is.
     pub(super) token: Token,
     pub(super) room: &'a CarriedRoom,
@@ -419,16 +434,15 @@ impl Answering<'_> {
         let Some(carrier) = carrier.as_deref_mut() else {
             unreachable!("an engine does not leave its group")
         };
-        let Carrier { space, neighbours, .. } = carrier;
-        let share = &neighbours[self.from.index()].share;
+        let guest = Holder::Guest { peer: self.peer, is_last_try: self.room.is_last_try };
         let mut reply = Reply {
             draft,
             xid: self.token.xid,
             room: Room::Carried(self.room),
             inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
-            space: Some(Space { octets: space, header_len: HEADER_LEN_MIN, messages: None }),
+            space: Some(Space { octets: &mut carrier.space, header_len: HEADER_LEN_MIN, messages: None }),
             payload: &pools.payload,
-            transit: Some((transit, share)),
+            transit: Some((transit, guest)),
             scratch,
             eligible,
             copied_bytes: &mut statistics.copied_bytes,
@@ -446,12 +460,13 @@ impl Answering<'_> {
                 true
             });
         }
-        let EngineState { statistics, carrier, duplicates, .. } = &mut core.state;
+        let EngineState { statistics, carrier, duplicates, transit, .. } = &mut core.state;
         let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
         let space = std::mem::take(&mut carrier.space);
         let ending = match draft.verdict {
             Verdict::Encoded => Ending::Encoded,
             Verdict::BadChunks => Ending::BadChunks,
+            Verdict::NoMemory(_) => Ending::NoMemory,
             Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => Ending::TooLong,
         };
         let is_inline = ending == Ending::Encoded && draft.long.is_empty();
@@ -480,6 +495,9 @@ impl Answering<'_> {
             pieces: draft.pieces.len() as u16,
             long: (draft.long.len() as u16, if is_inline { 0 } else { draft.payload_len as u32 }),
         };
+        if self.from != carrier.own {
+            carrier.note_lent(transit, self.peer, &draft);
+        }
         let Draft { pieces, long, .. } = &mut *draft;
         let count = pieces.len() + long.len();
         let pieces = pieces.drain(..).chain(long.drain(..));
@@ -504,9 +522,11 @@ impl Answering<'_> {
     /// The Call is answered later, under this token.
     #[cold]
     pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: ReplyPolicy) {
-        let call = LaterCall { from: self.from, token: self.token, room: self.room.clone(), terms };
-        if let Some(carrier) = &mut core.state.carrier {
-            core.state.transit.expect(&mut carrier.neighbour(self.from).share, terms.pages as usize);
+        let mut share = core.transit.open(self.peer);
+        core.transit.expect(&mut share, terms.pages as usize);
+        let (peer, room) = (self.peer.cloned(), self.room.clone());
+        let call = LaterCall { from: self.from, token: self.token, peer, room, terms, share };
+        if let Some(carrier) = &mut core.carrier {
             carrier.keep_later(token.slot, call);
         }
     }
@@ -523,8 +543,10 @@ impl Answering<'_> {
 
 /// Another reactor's Call that was left for later is answered. `false`: that Call is gone.
 pub(crate) fn finish<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
-    let Some(LaterCall { from, token, room, terms }) = take_later(core, token) else { return false };
-    let answering = Answering { from, token, room: &room };
+    let Some(LaterCall { from, token, peer, room, terms, .. }) = take_later(core, token) else {
+        return false;
+    };
+    let answering = Answering { from, token, peer: peer.as_ref(), room: &room };
     let answered = answering.answer(core, terms, |reply| {
         fill(reply);
         true
@@ -537,13 +559,13 @@ pub(crate) fn finish<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut
 #[cold]
 pub(crate) fn drop_later<P>(core: &mut Core<P>, token: Token) {
     if let Some(LaterCall { from, token, room, .. }) = take_later(core, token) {
-        Answering { from, token, room: &room }.drop(core);
+        Answering { from, token, peer: None, room: &room }.drop(core);
     }
 }
 
 fn take_later<P>(core: &mut Core<P>, token: Token) -> Option<LaterCall> {
     let carrier = core.state.carrier.as_mut()?;
-    let call = carrier.take_later(&token)?;
-    core.state.transit.expect_no_more(&mut carrier.neighbour(call.from).share, call.terms.pages as usize);
+    let mut call = carrier.take_later(&token)?;
+    core.state.transit.close(&mut call.share);
     Some(call)
 }

@@ -49,7 +49,7 @@ use crate::carried::record::CarriedCall;
 use crate::group::TimedPlacement;
 use crate::server::duplicates::address;
 use crate::server::pulling::READ_CHUNKS_MAX;
-use crate::server::transit::TransitShare;
+use crate::server::transit::{TransitAccounts, TransitShare};
 use crate::service::call::Placed;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::{Home, Token};
@@ -182,14 +182,20 @@ struct Parcel {
     cargo: Vec<Attachment>,
 }
 
-/// What there is of another reactor of the group; of this one, nothing but the share is used.
+/// What there is of another reactor of the group; of this one, nothing is used.
 struct Neighbour {
     /// Calls that were sent there, whose Replies are still to come.
     under_way: usize,
     /// Calls that wait for others to be answered first.
     backlog: VecDeque<Parcel>,
-    /// What its Calls hold here of the memory for results.
+}
+
+/// A Reply that left with memory of this reactor, until that is back.
+struct Lent {
+    /// What the client holds meanwhile.
     share: TransitShare,
+    /// The last piece of it, which nothing else here touches: whatever is sent is let go of in order.
+    last: Shared,
 }
 
 /// A Call of another reactor that is answered later.
@@ -198,8 +204,11 @@ struct LaterCall {
     from: ReactorId,
     /// Names it where its connection is.
     token: Token,
+    peer: Option<Peer>,
     room: CarriedRoom,
     terms: ReplyPolicy,
+    /// What its results will take, said the service.
+    share: TransitShare,
 }
 
 /// A Call that all reactors execute.
@@ -238,6 +247,8 @@ pub(crate) struct Carrier {
     returns: Lanes<Return>,
     /// What other reactors lent.
     borrowed: Borrowed,
+    /// What other reactors' clients hold of the memory here.
+    lent: Vec<Lent>,
     /// A return that found no place.
     stuck: Option<Return>,
     /// What goes with the record that is being sent.
@@ -409,11 +420,22 @@ impl Carrier {
     }
 
     /// Takes back what others had borrowed.
-    pub(crate) fn take_returns(&mut self, payload: &Pool) {
+    pub(crate) fn take_returns(&mut self, payload: &Pool, accounts: &mut TransitAccounts) {
+        let mut has_come = false;
         while let Some((from, units)) = self.returns.pop() {
             // Either of our own memory, or of what we had borrowed and lent on.
             let taken = payload.take_back(units).or_else(|units| self.borrowed.take_back(units));
             assert!(taken.is_ok(), "reactor {from} returns what was not lent");
+            has_come = true;
+        }
+        if has_come && !self.lent.is_empty() {
+            self.lent.retain_mut(|lent| {
+                let is_back = lent.last.is_unique();
+                if is_back {
+                    accounts.close(&mut lent.share);
+                }
+                !is_back
+            });
         }
     }
 

@@ -77,7 +77,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let is_short = is_in_record && draft.verdict == Verdict::Encoded && draft.defect().is_none();
         if !is_done || !is_short {
             let room = CarriedRoom { inline_len_max: call.inline_len_max, ..CarriedRoom::default() };
-            let answering = Answering { from, token: call.token, room: &room };
+            let answering = Answering { from, token: call.token, peer, room: &room };
             let token = Token { connection, slot, xid: run.head.xid };
             go_on(core, &answering, token, terms, is_done, SHORT_HEAD_LEN);
             return true;

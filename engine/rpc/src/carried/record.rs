@@ -28,6 +28,8 @@ pub(crate) struct CarriedRoom {
     pub(crate) is_stream: bool,
     /// Its client has left too many Replies in many pieces untaken, so its results should be in few.
     pub(crate) wants_few_pieces: bool,
+    /// The Call has waited for memory for its Reply as long as it may: without some it is refused.
+    pub(crate) is_last_try: bool,
     /// Octets that each Write chunk holds. Those that cannot be used are left out, with all behind them.
     pub(crate) write_chunks: ArrayVec<u64, WRITE_CHUNKS_MAX>,
 }
@@ -66,6 +68,8 @@ pub(crate) enum Ending {
     Encoded,
     /// The results fit nowhere: ERR_CHUNK.
     TooLong,
+    /// The results fit, and its client may not have the memory for them now.
+    NoMemory,
     /// Its chunks are not those that the binding allows: ERR_CHUNK.
     BadChunks,
 }
@@ -121,6 +125,7 @@ const PEER_V6: u8 = 2 << 4;
 const PEER_PROCESS: u8 = 3 << 4;
 const PEER_MASK: u8 = 3 << 4;
 const FEW_PIECES: u8 = 1 << 6;
+const LAST_TRY: u8 = 1 << 7;
 
 /// Flags of a Reply's record, beside [`ATTACHED`].
 pub(super) const SERVICE: u8 = 1;
@@ -131,6 +136,7 @@ const DROPPED: u8 = 0;
 pub(super) const ENCODED: u8 = 1;
 const TOO_LONG: u8 = 2;
 const BAD_CHUNKS: u8 = 3;
+const NO_MEMORY: u8 = 4;
 
 /// Octets of a Call's record before what says who calls.
 pub(super) const CALL_HEAD_LEN: usize = 32;
@@ -325,6 +331,7 @@ impl CarriedCall {
         debug_assert_eq!(encoder.at, CALL_HEAD_LEN);
         let mut flags = encode_peer(&mut encoder, peer) | if room.is_stream { STREAM } else { 0 };
         flags |= if room.wants_few_pieces { FEW_PIECES } else { 0 };
+        flags |= if room.is_last_try { LAST_TRY } else { 0 };
         flags |= encode_local(&mut encoder, local);
         for len in &room.write_chunks {
             encoder.u64(*len);
@@ -378,8 +385,14 @@ impl CarriedCall {
             0 => Place::Record { at: decoder.at, len },
             _ => Place::Attached,
         };
-        let (is_stream, wants_few_pieces) = (flags & STREAM != 0, flags & FEW_PIECES != 0);
-        let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, wants_few_pieces, write_chunks };
+        let room = CarriedRoom {
+            inline_len_max,
+            reply_chunk_len,
+            is_stream: flags & STREAM != 0,
+            wants_few_pieces: flags & FEW_PIECES != 0,
+            is_last_try: flags & LAST_TRY != 0,
+            write_chunks,
+        };
         CarriedCall { token, peer, local, room, reduced, pieces, stream }
     }
 }
@@ -409,6 +422,7 @@ impl CarriedReply {
             Ending::Dropped => DROPPED,
             Ending::Encoded => ENCODED,
             Ending::TooLong => TOO_LONG,
+            Ending::NoMemory => NO_MEMORY,
             Ending::BadChunks => BAD_CHUNKS,
         };
         let flags = if self.is_service { SERVICE } else { 0 }
@@ -467,6 +481,7 @@ impl CarriedReply {
             DROPPED => Ending::Dropped,
             ENCODED => Ending::Encoded,
             TOO_LONG => Ending::TooLong,
+            NO_MEMORY => Ending::NoMemory,
             BAD_CHUNKS => Ending::BadChunks,
             other => unreachable!("a carried Reply that ended as {other}"),
         };
@@ -533,20 +548,20 @@ mod tests {
             token in tokens(),
             peer in peers(),
             local in proptest::option::of(any::<IpAddr>()),
-            numbers in (any::<u32>(), prop_oneof![Just(0), any::<u32>()], any::<bool>(), any::<bool>()),
+            numbers in (any::<u32>(), prop_oneof![Just(0), any::<u32>()], any::<[bool; 3]>()),
             writes in proptest::collection::vec(prop_oneof![0..=u64::from(u32::MAX), any::<u64>()], 0..=WRITE_CHUNKS_MAX),
             reads in proptest::collection::vec((any::<u32>(), any::<u32>(), prop_oneof![Just(1), any::<u32>()]), 0..=READ_CHUNKS_MAX),
             stream in proptest::collection::vec(any::<u8>(), 0..600),
         ) {
-            let (inline_len_max, reply_chunk_len, is_stream, wants_few_pieces) = numbers;
+            let (inline_len_max, reply_chunk_len, [is_stream, wants_few_pieces, is_last_try]) = numbers;
             let write_chunks = writes.into_iter().collect();
-            let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, wants_few_pieces, write_chunks };
+            let room = CarriedRoom { inline_len_max, reply_chunk_len, is_stream, wants_few_pieces, is_last_try, write_chunks };
             let pieces: Vec<u32> = reads.iter().map(|(.., pieces)| *pieces).collect();
             let reduced: Vec<Reduced> =
                 (0..).zip(reads).map(|(index, (position, len, _))| Reduced::read_chunk(index, position, len)).collect();
             let mut record = LaneRecord::new();
             let is_inside = CarriedCall::encode(&mut record, &token, (peer.as_ref(), local.as_ref()), &room, (&reduced, &pieces), &stream);
-            let is_light = is_inside && !is_stream && !wants_few_pieces && local.is_none() && reply_chunk_len == 0;
+            let is_light = is_inside && !is_stream && !wants_few_pieces && !is_last_try && local.is_none() && reply_chunk_len == 0;
             let chunks = (room.write_chunks.len(), &pieces[..]);
             let light = match chunks {
                 (0, []) => PLAIN_CALL,
@@ -571,13 +586,13 @@ mod tests {
         #[test]
         fn a_reply_comes_as_it_was_sent(
             token in tokens(),
-            ending in 0..4_u8,
+            ending in 0..5_u8,
             numbers in any::<(bool, u32, u32, u64, u16, u16, u32)>(),
             are_stored in any::<bool>(),
             items in proptest::collection::vec(any::<(u32, u16, bool)>(), 0..=WRITE_CHUNKS_MAX),
             payload in proptest::collection::vec(any::<u8>(), 0..LaneRecord::LEN_MAX),
         ) {
-            let ending = [Ending::Dropped, Ending::Encoded, Ending::TooLong, Ending::BadChunks][usize::from(ending)];
+            let ending = [Ending::Dropped, Ending::Encoded, Ending::TooLong, Ending::NoMemory, Ending::BadChunks][usize::from(ending)];
             let (is_service, splice, count, octets, pieces, long, long_len) = numbers;
             let items = items.into_iter().map(|(len, pieces_end, is_reduced)| CarriedItem { len, pieces_end, is_reduced });
             let mut record = LaneRecord::new();

@@ -18,6 +18,7 @@ use super::{Carrier, name_elsewhere};
 use crate::engine::{Engine, find};
 use crate::server::draft::Verdict;
 use crate::server::serving::Delivery;
+use crate::server::transit::Holder;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, Route, admit_new, route};
 use crate::service::reply::{Reply, Room, Space};
@@ -76,7 +77,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         } = &mut core.state;
         let Some(carrier) = carrier.as_deref_mut() else { return false };
         let slot = carrier.later_slot();
-        let Carrier { records, attachments, neighbours, .. } = carrier;
+        let Carrier { records, attachments, .. } = carrier;
         let Some(mut out) = records.to(from).and_then(LaneWriter::vacant) else {
             unreachable!("a lane has room for the Replies to all that may be under way")
         };
@@ -106,7 +107,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 messages: Some(&pools.messages),
             }),
             payload: &pools.payload,
-            transit: Some((transit, &neighbours[from.index()].share)),
+            transit: Some((transit, Holder::Guest { peer, is_last_try: false })),
             scratch,
             eligible: run.procedure.eligible_results,
             copied_bytes: &mut statistics.copied_bytes,
@@ -122,7 +123,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         };
         let is_encoded = draft.verdict == Verdict::Encoded && draft.defect().is_none();
         if !is_done || !is_in_record || !has_its_form || !is_encoded {
-            let answering = Answering { from, token: call.token, room: &room };
+            let answering = Answering { from, token: call.token, peer, room: &room };
             let token = Token { connection, slot, xid: run.head.xid };
             go_on(core, &answering, token, terms, is_done, head_len);
             return true;

@@ -25,6 +25,8 @@ pub(crate) enum Verdict {
     Encoded,
     /// The results fit neither the Reply's inline threshold nor the chunks: ERR_CHUNK.
     TooLong,
+    /// The results fit, and take so many pages of memory that its client may not have now; 0: at another reactor.
+    NoMemory(u32),
     /// The arguments used chunks as the binding does not allow: ERR_CHUNK.
     BadChunks,
     /// The encoder gave other octets than it announced: announced, and given. SYSTEM_ERR.
@@ -204,7 +206,7 @@ impl Draft {
             },
             Verdict::Empty => Some(Defect::Empty),
             Verdict::BadSum(announced, given) => Some(Defect::Sum { announced: announced.into(), given }),
-            Verdict::TooLong | Verdict::BadChunks => None,
+            Verdict::TooLong | Verdict::NoMemory(_) | Verdict::BadChunks => None,
         }
     }
 

@@ -18,6 +18,14 @@ impl Progress {
         self.steps += 1;
     }
 
+    /// For how long something has been awaited while nothing came, as of the last [`Progress::observe`].
+    pub(crate) fn silence(&self, now: Duration) -> Duration {
+        match self.awaited {
+            Some((steps, since)) if steps == self.steps => now.saturating_sub(since),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Notes whether something `is_awaited` now. Returns whether it has been for `limit`, while nothing at all came.
     pub(crate) fn observe(&mut self, is_awaited: bool, now: Duration, limit: Duration) -> bool {
         match self.awaited {
@@ -40,7 +48,9 @@ mod tests {
         let mut progress = Progress::default();
         assert!(!progress.observe(true, second(0), second(10)));
         assert!(!progress.observe(true, second(9), second(10)));
+        assert_eq!(progress.silence(second(9)), second(9));
         progress.step();
+        assert_eq!(progress.silence(second(9)), Duration::ZERO);
         assert!(!progress.observe(true, second(10), second(10)));
         assert!(!progress.observe(true, second(19), second(10)));
         assert!(!progress.observe(false, second(30), second(10)), "nothing is awaited");

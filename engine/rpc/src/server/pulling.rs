@@ -13,7 +13,7 @@ use stag_wire::xdr::Reduced;
 use crate::ConnectionId;
 use crate::server::pushing::Posted;
 use crate::server::spares::Reused;
-use crate::server::transit::{self, TransitShare};
+use crate::server::transit::{self, Holder, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Route;
 use crate::state::{Core, EngineState};
@@ -88,6 +88,18 @@ struct Wanted {
     end: u32,
 }
 
+/// How long a Call waits at least before it is executed again, if nobody says that there is memory for its Reply.
+const AGAIN_MIN: Duration = Duration::from_millis(10);
+
+/// The memory that a Call waits for to be answered from.
+#[derive(Clone, Copy, Debug)]
+struct ReplyNeed {
+    /// 0: at another reactor.
+    pages: usize,
+    /// When it is tried again in any case. Each wait is as long as all before it.
+    again: Duration,
+}
+
 /// What one Call pulls by RDMA Read. Reused.
 #[derive(Debug, Default)]
 pub(crate) struct Pull {
@@ -98,6 +110,10 @@ pub(crate) struct Pull {
     wanted: ArrayVec<Wanted, READ_CHUNKS_MAX>,
     /// Since when it waits for memory.
     pub(crate) waits: Option<Duration>,
+    /// The Call was executed, and waits for memory for its Reply.
+    reply: Option<ReplyNeed>,
+    /// It has waited for that as long as it may.
+    pub(crate) is_last_try: bool,
     pub(crate) incoming: Vec<Incoming>,
     /// Pieces not filled yet.
     pub(crate) pending: u32,
@@ -132,6 +148,7 @@ impl Reused for Pull {
         self.reduced.clear();
         self.wanted.clear();
         self.waits = None;
+        (self.reply, self.is_last_try) = (None, false);
         self.incoming.clear();
         (self.pending, self.in_flight, self.vacant) = (0, 0, 0);
         (self.is_windowed, self.is_unordered) = (false, false);
@@ -174,8 +191,24 @@ impl Pull {
         !self.wanted.is_empty()
     }
 
-    /// When it is given up to wait for memory.
+    /// It waits for so many pages for its Reply from now on, or still.
+    pub(crate) fn await_reply(&mut self, pages: usize, now: Duration) {
+        let since = *self.waits.get_or_insert(now);
+        let again = now.saturating_add(now.saturating_sub(since).max(AGAIN_MIN));
+        self.reply = Some(ReplyNeed { pages, again });
+    }
+
+    /// Whether it waits for memory for its Reply.
+    pub(crate) fn awaits_reply(&self) -> bool {
+        self.reply.is_some()
+    }
+
+    /// When it is given up to wait for memory since then, or tried again in any case.
     pub(crate) fn memory_wait_max(&self, since: Duration) -> Duration {
+        if let Some(need) = self.reply {
+            let since = self.waits.unwrap_or(since);
+            return since.saturating_add(PATIENCE).min(need.again);
+        }
         if self.vacant > 0 {
             return Duration::MAX;
         }
@@ -235,7 +268,8 @@ impl Pull {
     /// Pages that it waits for.
     pub(crate) fn missing_pages(&self, pool: &Pool) -> usize {
         let pages = |wanted: &Wanted| transit::pages(pool, (wanted.end - wanted.start) as usize);
-        self.vacant + self.wanted.iter().map(pages).sum::<usize>()
+        let reply = self.reply.map_or(0, |need| need.pages);
+        reply + self.vacant + self.wanted.iter().map(pages).sum::<usize>()
     }
 
     /// Keeps the Payload stream of a Long Call, which is here.
@@ -304,6 +338,9 @@ pub(crate) fn place_wanted<P>(
     if pull.vacant > 0 {
         return refill(core, share, pull);
     }
+    if let Some(need) = pull.reply {
+        return place_reply(core, share, pull, need);
+    }
     if pull.wanted.is_empty() || pull.pending > 0 {
         return Ok(());
     }
@@ -336,6 +373,26 @@ pub(crate) fn place_wanted<P>(
     pull.wanted.clear();
     pull.incoming.clear();
     core.transit.give(share, std::mem::take(&mut pull.held));
+    Ok(())
+}
+
+/// Sees whether there is memory for a Reply by now; it is taken when the Call is executed again.
+#[cold]
+fn place_reply<P>(
+    core: &mut Core<P>,
+    share: &mut TransitShare,
+    pull: &mut Pull,
+    need: ReplyNeed,
+) -> Result<(), Lack> {
+    let pool = &core.pools.payload;
+    let since = pull.waits.unwrap_or(core.now);
+    let is_there = need.pages > 0 && need.pages <= core.transit.reply_room(Holder::Share(share), pool);
+    if !is_there && core.now < pull.memory_wait_max(since) {
+        core.transit.refuse(share, pool);
+        return Err(Lack::ForNow);
+    }
+    pull.is_last_try = core.now >= since.saturating_add(PATIENCE);
+    pull.reply = None;
     Ok(())
 }
 

@@ -14,8 +14,10 @@
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
 //! - Peers are asked to fill at most one part in [`ASKED_SHARE`] without a limit to each, and beyond that a *window*, as
 //!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
-//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an
-//!   owner gets no more than it leaves free.
+//! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
+//!   gets no more than it leaves free.
+//! - A Long Reply comes out of its owner's part ([`TransitAccounts::reply_room`]), also where another reactor executes the Call:
+//!   there its client is a [`Holder::Guest`].
 //!
 //! Pages that a store keeps are not memory for transit, but the list of them is heap: Replies in many pieces that peers have not
 //! taken are counted too, and of [`LISTS_MAX`] an owner gets no more than it leaves free. Beyond that results are in few pieces,
@@ -135,6 +137,7 @@ impl TransitAccounts {
             is_suspended: false,
             refused: None,
             exposed_len_max: 0,
+            is_last_try: false,
             lists: 0,
         }
     }
@@ -165,6 +168,15 @@ impl TransitAccounts {
     #[cfg(test)]
     fn held_by_owner(&self, share: &TransitShare) -> usize {
         self.accounts[share.owner as usize].held
+    }
+
+    /// The account of a holder's owner; `None`: it has none, as it holds nothing here.
+    fn account_of(&self, holder: Holder<'_>) -> Option<&OwnerAccount> {
+        let place = match holder {
+            Holder::Share(share) => share.owner,
+            Holder::Guest { peer, .. } => *self.places.get(&owner(peer))?,
+        };
+        self.accounts.get(place as usize)
     }
 
     /// Pages that the connections of a share's owner may still get.
@@ -318,10 +330,27 @@ impl TransitAccounts {
         self.accounts[share.owner as usize].lists < LISTS_MAX.saturating_sub(self.lists)
     }
 
-    /// Pages that results for the connections of a share's owner may still take. What is expected may be taken already or
+    /// Pages that results for the connections of a holder's owner may still take. What is expected may be taken already or
     /// not: it is held back.
-    pub(crate) fn results_room(&self, share: &TransitShare, pool: &Pool) -> usize {
-        self.room(share, pool).saturating_sub(self.expected)
+    pub(crate) fn results_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+        let held = self.account_of(holder).map_or(0, |account| account.held);
+        free(pool).saturating_sub(held).saturating_sub(self.expected)
+    }
+
+    /// Pages that one more Long Reply may take: its owner's part, and its connection's part of that.
+    pub(crate) fn reply_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+        let room = self.results_room(holder, pool);
+        match holder.held() {
+            0 => room,
+            held => (room / 2).saturating_sub(held),
+        }
+    }
+
+    /// As [`TransitAccounts::reply_room`], on a byte stream: of the last pages, too, it may take no more than it leaves free.
+    pub(crate) fn message_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+        let replies = self.account_of(holder).map_or(0, |account| account.replies);
+        let last = pool.transit_free().min(reserve(pool));
+        self.reply_room(holder, pool).max(last.saturating_sub(replies) / 2)
     }
 
     /// Whether the peer has left so much untaken that its next Calls wait.
@@ -332,7 +361,7 @@ impl TransitAccounts {
 
     #[cold]
     fn is_over(&self, share: &TransitShare, pool: &Pool) -> bool {
-        2 * share.replies > self.results_room(share, pool)
+        2 * share.replies > self.results_room(Holder::Share(share), pool)
     }
 
     /// The place of the account of a share's owner, if one more Reply would come out of what bulk data leaves, and its peers have
@@ -356,6 +385,33 @@ impl TransitAccounts {
         share.refused.is_none_or(|was| {
             pool.transit_free() > was.free || share.held < was.held || held < was.owner_held
         })
+    }
+}
+
+/// Who takes memory for a Reply.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Holder<'a> {
+    /// A connection of this reactor.
+    Share(&'a TransitShare),
+    /// A client of another reactor, whose Call is executed here. `is_last_try`: as in [`TransitShare`].
+    Guest { peer: Option<&'a Peer>, is_last_try: bool },
+}
+
+impl Holder<'_> {
+    /// Pages that its connection holds; of a guest nothing is known but what its owner holds.
+    fn held(self) -> usize {
+        match self {
+            Holder::Share(share) => share.held,
+            Holder::Guest { .. } => 0,
+        }
+    }
+
+    /// Whether its Call has waited for memory as long as it may.
+    pub(crate) fn is_last_try(self) -> bool {
+        match self {
+            Holder::Share(share) => share.is_last_try,
+            Holder::Guest { is_last_try, .. } => is_last_try,
+        }
     }
 }
 
@@ -398,6 +454,8 @@ pub(crate) struct TransitShare {
     refused: Option<Refusal>,
     /// Octets of the longest Reply that is exposed on the connection; 0 where none is.
     pub(crate) exposed_len_max: u32,
+    /// The Call that is being executed has waited for memory for its Reply as long as it may: without some it is refused.
+    pub(crate) is_last_try: bool,
     /// Replies in many pieces that wait to be sent.
     lists: u32,
 }

@@ -9,7 +9,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
-use crate::server::transit::{self, TransitAccounts, TransitShare};
+use crate::server::transit::{self, Holder, TransitAccounts, TransitShare};
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
 use crate::state::Core;
@@ -61,8 +61,8 @@ pub struct Reply<'a> {
     pub(crate) space: Option<Space<'a>>,
     /// Where a long Reply's pages come from.
     pub(crate) payload: &'a Pool,
-    /// What its connection holds of them; `None` if none are for it.
-    pub(crate) transit: Option<(&'a TransitAccounts, &'a TransitShare)>,
+    /// Who holds them then; `None` if none are for it.
+    pub(crate) transit: Option<(&'a TransitAccounts, Holder<'a>)>,
     /// Where a long Reply is written, before it is known how many pages it takes.
     pub(crate) scratch: &'a mut Vec<u8>,
     /// Eligible results that the binding allows.
@@ -87,7 +87,7 @@ impl<'a> Reply<'a> {
             inline_len_max: parameters.reply_threshold as usize,
             space: None,
             payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, share)),
+            transit: Some((&core.state.transit, Holder::Share(share))),
             scratch: &mut core.state.scratch,
             eligible: 0,
             copied_bytes: &mut core.state.statistics.copied_bytes,
@@ -107,8 +107,22 @@ impl Reply<'_> {
     /// it is so short that a copy costs less.
     #[inline]
     pub fn item(&mut self, len: u32) -> Placement {
+        let write_chunk = self.write_room(len);
+        let reduced = write_chunk.is_some();
+        if write_chunk.is_some_and(|room| room < u64::from(len)) {
+            self.draft.verdict = Verdict::TooLong;
+        }
+        let pieces_end = self.draft.pieces.len() as u32;
+        self.draft.items.push(Item { len, reduced, pieces_end });
+        if reduced { Placement::Reduced } else { Placement::Inline }
+    }
+
+    /// Octets that there is room for beside the payload, for the next eligible result, of `len` octets; `None`: it has to be in
+    /// the payload.
+    #[inline(always)]
+    fn write_room(&self, len: u32) -> Option<u64> {
         let index = self.draft.items.len();
-        let write_chunk = match self.room {
+        match self.room {
             _ if index >= usize::from(self.eligible) => None,
             Room::Chunks(call) => call.write_room(index),
             Room::Single(room) => room.filter(|_| index == 0).map(u64::from),
@@ -117,14 +131,7 @@ impl Reply<'_> {
             Room::Stream | Room::Carried(_) => {
                 (self.eligible == 1 && len >= SPLICE_LEN_MIN).then_some(u64::MAX)
             }
-        };
-        let reduced = write_chunk.is_some();
-        if write_chunk.is_some_and(|room| room < u64::from(len)) {
-            self.draft.verdict = Verdict::TooLong;
         }
-        let pieces_end = self.draft.pieces.len() as u32;
-        self.draft.items.push(Item { len, reduced, pieces_end });
-        if reduced { Placement::Reduced } else { Placement::Inline }
     }
 
     /// Gives the next piece of the memory of the item announced last: it is written to the peer as it
@@ -206,6 +213,7 @@ impl Reply<'_> {
         match reply.ending {
             Ending::BadChunks => self.draft.verdict = Verdict::BadChunks,
             Ending::TooLong => self.draft.verdict = Verdict::TooLong,
+            Ending::NoMemory => self.draft.verdict = Verdict::NoMemory(0),
             Ending::Encoded | Ending::Dropped => {
                 let long = pieces.split_off(usize::from(reply.pieces));
                 if long.is_empty() {
@@ -289,8 +297,7 @@ impl Reply<'_> {
             if self.scratch.len() < LONG_REPLY_LEN_MAX {
                 self.scratch.resize(LONG_REPLY_LEN_MAX, 0);
             }
-            // Results with a shorter form are as short as the memory wants them. Those without one may take all
-            // there is.
+            // What has a shorter form is as short as the memory wants it. What has none is written to know how long it is.
             let most = limit.min(LONG_REPLY_LEN_MAX);
             let affordable = self.long_room().min(most);
             let mut written = Err(None);
@@ -308,13 +315,19 @@ impl Reply<'_> {
                     self.draft.set_payload(&payload);
                 }
                 Ok(payload) if self.place_long(payload.len) => self.draft.set_payload(&payload),
-                Ok(_) => {}
+                Ok(payload) => self.lack(transit::pages(self.payload, payload.len)),
                 Err(sum) => {
                     bad_sum = sum.or(bad_sum);
-                    if let Some((payload, piece)) = write_huge(self.payload, limit, write) {
-                        *self.copied_bytes += payload.len as u64;
-                        self.draft.long.push(piece);
-                        self.draft.set_payload(&payload);
+                    let due = self.due();
+                    match write_huge(self.payload, limit, due, write) {
+                        Ok((payload, piece)) => {
+                            *self.copied_bytes += payload.len as u64;
+                            self.draft.long.push(piece);
+                            self.draft.set_payload(&payload);
+                        }
+                        // How long it is, nobody knows: it is tried again when there is more.
+                        Err(Huge::NoMemory) => self.lack(due + due / 4 + 1),
+                        Err(Huge::TooLong) => {}
                     }
                 }
             }
@@ -324,13 +337,33 @@ impl Reply<'_> {
         }
     }
 
-    /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: there is no
-    /// memory for them.
+    /// Pages that a Long Reply may take now.
+    fn due(&self) -> usize {
+        let Some((accounts, holder)) = self.transit else { return 0 };
+        match self.is_stream() {
+            true => accounts.message_room(holder, self.payload),
+            false => accounts.reply_room(holder, self.payload),
+        }
+    }
+
+    /// The results would take so many pages, which its client may not have now.
+    fn lack(&mut self, pages: usize) {
+        let pool = self.payload;
+        // Else there is nothing to wait for: there are not as many, or others hold none.
+        if pages <= pool.transit() - transit::reserve(pool) && pool.transit_free() < pool.transit() {
+            self.draft.verdict = Verdict::NoMemory(u32::try_from(pages).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn is_stream(&self) -> bool {
+        matches!(self.room, Room::Stream | Room::Carried(CarriedRoom { is_stream: true, .. }))
+    }
+
+    /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: its client may not
+    /// have so many now.
     fn place_long(&mut self, len: usize) -> bool {
         let mut pieces = PlacedPieces::new();
-        if transit::pages(self.payload, len) > self.payload.transit_free()
-            || !self.payload.take_pieces(len, &mut pieces)
-        {
+        if transit::pages(self.payload, len) > self.due() || !self.payload.take_pieces(len, &mut pieces) {
             return false;
         }
         *self.copied_bytes += 2 * len as u64;
@@ -359,26 +392,63 @@ impl Reply<'_> {
 
     /// Octets of a Reply that is exposed at most; 0 where none is.
     fn exposed_len_max(&self) -> usize {
-        self.transit.map_or(0, |(_, share)| share.exposed_len_max as usize)
+        match self.transit {
+            Some((_, Holder::Share(share))) => share.exposed_len_max as usize,
+            Some((_, Holder::Guest { .. })) | None => 0,
+        }
     }
 
     /// Octets that a Reply may have that does not stay inline: what the Reply chunk holds, and what there is memory for.
     /// 0 where it has to stay inline. Results that have a shorter form, such as lists, should have no more.
     #[must_use]
     pub fn long_room(&self) -> usize {
-        let Some((accounts, share)) = self.transit else { return 0 };
-        let due = accounts.results_room(share, self.payload) / 2;
-        self.long_len_max().min(due.saturating_mul(self.payload.unit_len()))
+        self.long_len_max().min(self.affordable_len())
+    }
+
+    /// Octets that results should have at most that are copied to memory of the client's part.
+    fn affordable_len(&self) -> usize {
+        let Some((accounts, holder)) = self.transit else { return 0 };
+        let half = accounts.results_room(holder, self.payload) / 2;
+        half.min(self.due()).saturating_mul(self.payload.unit_len())
     }
 
     /// Of `len` octets of results that need memory of [`Pools::payload`](crate::Pools::payload), those that the client's part
     /// of it has room for: at least a page of them. So a client that does not take its results gets shorter ones. Results
-    /// that lie in memory already need not ask.
+    /// that lie in memory already ask [`Reply::item_room`] only.
     #[must_use]
     pub fn results_room(&self, len: u32) -> u32 {
-        let Some((accounts, share)) = self.transit else { return len };
-        let due = accounts.results_room(share, self.payload).max(1);
+        let Some((accounts, holder)) = self.transit else { return len };
+        let due = accounts.results_room(holder, self.payload).max(1);
         len.min(u32::try_from(due.saturating_mul(self.payload.unit_len())).unwrap_or(u32::MAX))
+    }
+
+    /// Of the `len` octets of the next eligible result, those that it should have where it goes: all of them where they are sent
+    /// from the memory that they lie in, or stay inline; as many as the client's part of the memory has room for, a page at
+    /// least, where a Long Reply copies them.
+    #[inline]
+    #[must_use]
+    pub fn item_room(&self, len: u32) -> u32 {
+        if self.write_room(len).is_some() { len } else { self.copied_room(len) }
+    }
+
+    fn copied_room(&self, len: u32) -> u32 {
+        // What stands around them takes less than a page.
+        let unit = self.payload.unit_len();
+        let is_inline = len as usize + ITEM_HEAD_MAX <= self.inline_len_max;
+        if is_inline || self.long_len_max() == 0 {
+            return len;
+        }
+        let room = self.affordable_len().saturating_sub(unit).max(unit);
+        len.min(u32::try_from(room).unwrap_or(u32::MAX))
+    }
+
+    /// Whether the results found no memory, and the Call does not wait for it any longer: it is answered with ERR_CHUNK, over a byte
+    /// stream with SYSTEM_ERR, unless other results are given. Ask after [`Reply::success`].
+    #[inline]
+    #[must_use]
+    pub fn lacks_memory(&self) -> bool {
+        matches!(self.draft.verdict, Verdict::NoMemory(_))
+            && (self.is_stream() || self.transit.is_none_or(|(_, holder)| holder.is_last_try()))
     }
 
     /// Pieces that results may be in which lie in memory already: as many as they like as long as few Replies in many pieces wait
@@ -387,9 +457,11 @@ impl Reply<'_> {
     #[must_use]
     pub fn pieces_room(&self) -> usize {
         let may_list = match (&self.room, self.transit) {
-            (Room::Chunks(_), Some((accounts, share))) => accounts.may_list(share),
+            (Room::Chunks(_) | Room::Single(_) | Room::Group(_), Some((accounts, Holder::Share(share)))) => {
+                accounts.may_list(share)
+            }
             (Room::Carried(room), _) => !room.wants_few_pieces,
-            // What is inline is in no list, and the connection of a byte stream counts the parts that wait.
+            // The connection of a byte stream counts the parts that wait.
             _ => true,
         };
         if may_list { usize::MAX } else { PIECES_USUAL }
@@ -423,29 +495,42 @@ fn write_payload(
     })
 }
 
-/// Writes a payload of at most `limit` octets, which is longer than [`LONG_REPLY_LEN_MAX`], to memory in one piece: nothing else
-/// has room for it. `None`: it is longer, or there is no such memory. Each attempt has four times the room of the one before.
+/// Why a payload that is longer than [`LONG_REPLY_LEN_MAX`] is not written.
+enum Huge {
+    /// It is longer than it may be.
+    TooLong,
+    /// There is not as much memory for it as it may take.
+    NoMemory,
+}
+
+/// Writes a payload of at most `limit` octets, which is longer than [`LONG_REPLY_LEN_MAX`], to memory in one piece, `due` pages at
+/// most: nothing else has room for it. Each attempt has four times the room of the one before.
 #[cold]
-fn write_huge(payload: &Pool, limit: usize, write: &WritePayload<'_>) -> Option<(EncodedPayload, Shared)> {
+fn write_huge(
+    payload: &Pool,
+    limit: usize,
+    due: usize,
+    write: &WritePayload<'_>,
+) -> Result<(EncodedPayload, Shared), Huge> {
+    let most = due.saturating_mul(payload.unit_len());
     let mut room = LONG_REPLY_LEN_MAX;
     while room < limit {
-        let most = payload.transit_free() * payload.unit_len();
         room = (4 * room).min(limit).min(most);
         if room <= LONG_REPLY_LEN_MAX {
-            return None;
+            return Err(Huge::NoMemory);
         }
-        let mut buf = payload.take_up_to(room)?;
-        // All of it is there, or the longest piece that is: there is no use in trying for more.
-        let is_last = buf.len() < room || room == most;
+        let mut buf = payload.take_up_to(room).ok_or(Huge::NoMemory)?;
+        // As much as there is, or as it may have: there is no use in trying for more.
+        let (len, is_last) = (buf.len(), buf.len() < room || room == most);
         if let Ok(written) = write(&mut buf) {
             buf.shrink_to(written.len);
-            return Some((written, buf.share()));
+            return Ok((written, buf.share()));
         }
-        if is_last {
-            return None;
+        if is_last && len < limit {
+            return Err(Huge::NoMemory);
         }
     }
-    None
+    Err(Huge::TooLong)
 }
 
 /// Octets of a Long Reply to `call` at most; 0 without a Reply chunk.
@@ -457,6 +542,9 @@ pub(crate) fn reply_chunk_len(call: &responder::ReceivedCall<'_>) -> usize {
 /// Largest Long Reply, in octets, whatever the Reply chunk would hold. READDIRPLUS and the like ask for
 /// at most 1 MiB; a little more for what stands around the entries.
 pub const LONG_REPLY_LEN_MAX: usize = (1 << 20) + 4096;
+
+/// Octets of payload and header that stand around an eligible result which stays inline, at most.
+const ITEM_HEAD_MAX: usize = 256;
 
 /// A result of fewer octets is copied into the Reply on a byte stream: a piece of its own costs more.
 const SPLICE_LEN_MIN: u32 = 1024;

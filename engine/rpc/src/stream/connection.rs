@@ -28,7 +28,7 @@ use crate::server::draft::Verdict;
 use crate::server::eviction::ConnectionUse;
 use crate::server::kept::KeptReply;
 use crate::server::pulling::in_one_piece;
-use crate::server::transit::{self, TransitAccounts, TransitShare};
+use crate::server::transit::{self, Holder, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, Run, admit, destination, route};
 use crate::service::reply::{Reply, Room};
@@ -576,6 +576,7 @@ impl Connection {
             reply_chunk_len: 0,
             is_stream: true,
             wants_few_pieces: false,
+            is_last_try: false,
             write_chunks: ArrayVec::new(),
         };
         let data = (record, run.head.arguments.reduced(), items);
@@ -630,7 +631,7 @@ impl Connection {
             inline_len_max,
             space: None,
             payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, &self.share)),
+            transit: Some((&core.state.transit, Holder::Share(&self.share))),
             scratch: &mut core.state.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.state.statistics.copied_bytes,
@@ -642,7 +643,7 @@ impl Connection {
                 // Arguments that were placed and must not be: on a stream they are just wrong.
                 Verdict::BadChunks => reply.garbage_arguments(),
                 // Longer than any Reply may be, or no memory for it.
-                Verdict::TooLong => reply.system_error(),
+                Verdict::TooLong | Verdict::NoMemory(_) => reply.system_error(),
                 Verdict::Encoded | Verdict::Empty | Verdict::BadSum(..) => {
                     if let Some(defect) = reply.draft.defect() {
                         reply.system_error();

@@ -77,8 +77,7 @@ impl Serving {
         if room_end < header_len {
             return Taken::No;
         }
-        // The client has to take results first.
-        if self.is_over_limit(state) || !self.may_begin(state, call.credits) {
+        if !self.may_begin(state, call.credits) {
             return Taken::No;
         }
         let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));

@@ -22,7 +22,7 @@ use crate::in_place::Begun;
 use crate::server::draft::Draft;
 use crate::server::pending::Stage;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
-use crate::server::serving::{Arrived, Ran, Serving, Unanswered};
+use crate::server::serving::{Arrived, Ran, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit;
 use crate::service::Services;
@@ -346,8 +346,8 @@ impl Serving {
         let xid = call.xid();
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
-            if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, &call, &message)? {
-                self.keep(call_id, xid, Stage::Later { message, pull, terms });
+            if let Some(unanswered) = self.go_on(core, id, begun, &call, &message)? {
+                self.keep_unanswered(core, call_id, xid, message, unanswered);
             }
             return Ok(());
         }
@@ -369,6 +369,7 @@ impl Serving {
             Ran::Answered => {}
             Ran::Later(terms) => self.keep(call_id, xid, Stage::Later { message, pull: None, terms }),
             Ran::Waits => self.keep(call_id, xid, Stage::Repeated { message }),
+            Ran::Lacks(pages) => self.starve(core, call_id, xid, message, None, pages),
         }
         Ok(())
     }
@@ -457,9 +458,7 @@ impl Serving {
         };
         let xid = call.xid();
         match self.go_on(core, id, begun, &call, &message)? {
-            Some(Unanswered { terms, pull }) => {
-                self.keep(call_id, xid, Stage::Later { message, pull, terms })
-            }
+            Some(unanswered) => self.keep_unanswered(core, call_id, xid, message, unanswered),
             None => self.keep_unsent(call_id, message),
         }
         Ok(())

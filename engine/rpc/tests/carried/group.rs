@@ -4,8 +4,8 @@ use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::Shared;
 use stag_rpc::{
-    CARRIED_CALLS_MAX, Call, CallId, CallMesh, Chunks, ConnectionEvent, ConnectionId, Engine, EngineGroup,
-    Home, Memory, Request,
+    CARRIED_CALLS_MAX, Call, CallId, CallMesh, CallRefused, Chunks, ConnectionEvent, ConnectionId, Engine,
+    EngineGroup, Home, Memory, Request,
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_wire::xdr::{Overflow, Writer};
@@ -115,7 +115,13 @@ impl Group {
 
     /// Adds a client of reactor number `entry`.
     pub(crate) fn connect(&mut self, entry: usize) -> usize {
+        self.connect_of(0, entry)
+    }
+
+    /// The same, of this user.
+    pub(crate) fn connect_of(&mut self, user: u32, entry: usize) -> usize {
         let mut node = Node::new(&self.world, "client", small(), 4 << 20, |_| ());
+        node.engine.provider_mut().set_user(user);
         let connection = node.engine.connect(&address(entry)).expect("the address is fine");
         self.clients.push(node);
         self.connections.push(connection);
@@ -225,12 +231,21 @@ impl Group {
         &mut self,
         client: usize,
         request: Request<'_>,
-        mut chunks: Chunks,
+        chunks: Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> CallId {
+        self.try_begin(client, request, chunks, encode).expect("the Call is begun")
+    }
+
+    pub(crate) fn try_begin(
+        &mut self,
+        client: usize,
+        request: Request<'_>,
+        mut chunks: Chunks,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, CallRefused> {
         let connection = self.connections[client];
-        let call = self.clients[client].engine.call(connection, &request, &mut chunks, encode);
-        call.expect("the Call is begun")
+        self.clients[client].engine.call(connection, &request, &mut chunks, encode)
     }
 
     #[track_caller]

@@ -5,6 +5,7 @@ mod support;
 
 mod data;
 mod duplicates;
+mod greedy;
 mod group;
 mod in_place;
 #[path = "../hostile/raw.rs"]

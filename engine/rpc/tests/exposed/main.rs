@@ -10,6 +10,7 @@ mod raw;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod greedy;
 mod hostile;
 mod rounds;
 mod rules;

@@ -10,6 +10,7 @@ mod duplicates;
 #[allow(dead_code, reason = "each test target uses its part")]
 mod ends;
 mod greedy;
+mod long;
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;
 mod servers;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, World};
+use stag_fabric::sim::{FaultPlan, Odds, World};
 use stag_rpc::{CallId, CallRefused, Chunks, ClientPolicy, EngineConfig};
 
 use crate::greedy::{check_honest, close, put};
-use crate::support::program::{FILL, LATER_FILL};
-use crate::support::{Bench, request_for, small};
+use crate::support::program::{ECHO, FILL, LATER_FILL, PIECES};
+use crate::support::{Bench, bytes, opaque, request, request_for, small};
 
 /// Pages of the server's payload memory.
 const PAGES: usize = (4 << 20) / 4096;
@@ -17,8 +17,17 @@ const LEN: usize = 100 << 10;
 
 /// Client 0 is one user's, and `greedy` others are another's.
 fn bench(greedy: usize) -> Bench {
+    bench_in(FaultPlan::default(), greedy)
+}
+
+/// The same, where all that can be is handled where it arrived.
+fn bench_in_place(greedy: usize) -> Bench {
+    bench_in(FaultPlan { in_place: Odds::ALWAYS, ..FaultPlan::default() }, greedy)
+}
+
+fn bench_in(plan: FaultPlan, greedy: usize) -> Bench {
     let config = EngineConfig { connections_max: 256, receives_max: 2048, ..small() };
-    let world = World::new(1, FaultPlan::default());
+    let world = World::new(1, plan);
     let mut bench = Bench::in_world(world, config, small(), 0);
     bench.add_client_of(2, small(), ClientPolicy::default());
     for _ in 0..greedy {
@@ -111,4 +120,57 @@ fn who_takes_no_results_ends() {
     assert_eq!(held(&bench), 0);
     check_honest(&mut bench, Duration::from_millis(10));
     close(bench);
+}
+
+/// Results in many pieces, whose lists are heap: an owner has as many of them as it may, wherever the Call is executed.
+#[test]
+fn lists_of_pieces_are_bounded_for_calls_that_are_answered_where_they_arrived() {
+    const COUNT: usize = 300;
+    for mut bench in [bench_in_place(40), bench(40)] {
+        (1..=40).for_each(|client| bench.clients[client].engine.provider_mut().set_writable(false));
+        for client in 1..=40 {
+            fill(&mut bench, client, PIECES, COUNT).expect("a credit");
+            bench.run_for(Duration::from_millis(1));
+        }
+        let given = &bench.server.engine.services_mut().0.most_pieces;
+        assert_eq!((given.len(), given[0]), (40, COUNT));
+        let grown = given.iter().filter(|count| **count > 16).count();
+        assert!(grown <= 32, "{grown} Replies in many pieces wait for one owner");
+        (1..=40).for_each(|client| bench.clients[client].engine.provider_mut().set_writable(true));
+        bench.run_for(Duration::from_secs(1));
+        bench.server.engine.services_mut().0.release();
+        close(bench);
+    }
+}
+
+/// Who leaves too much untaken waits with all of its Calls: also those without results that count, where they arrive.
+#[test]
+fn who_takes_no_results_waits_whatever_it_calls() {
+    for mut bench in [bench_in_place(1), bench(1)] {
+        // Until it has credits enough.
+        for _ in 0..4 {
+            let echo = |bench: &mut Bench| {
+                bench.begin(1, request(ECHO), Chunks::default(), |writer| writer.opaque(b"more")).ok()
+            };
+            let begun: Vec<_> = std::iter::from_fn(|| echo(&mut bench)).collect();
+            begun.into_iter().for_each(|call| drop(bench.finish(1, call)));
+        }
+        bench.clients[1].engine.provider_mut().set_writable(false);
+        for _ in 0..4 {
+            fill(&mut bench, 1, FILL, 3 * LEN).expect("a credit");
+            bench.run_for(Duration::from_millis(1));
+        }
+        let received = bench.server.engine.statistics().calls_received;
+        let echo = bench.begin(1, request(ECHO), Chunks::default(), |writer| writer.opaque(b"late"));
+        bench.run_for(Duration::from_millis(1));
+        assert_eq!(bench.server.engine.statistics().calls_received, received, "ECHO waits");
+        let null = bench.begin(1, request(0), Chunks::default(), |_| Ok(()));
+        bench.run_for(Duration::from_millis(1));
+        assert_eq!(bench.server.engine.statistics().calls_received, received, "NULL waits");
+        bench.clients[1].engine.provider_mut().set_writable(true);
+        let echo = bench.finish(1, echo.expect("a credit"));
+        assert_eq!(bytes(&echo), opaque(b"late"));
+        bench.finish(1, null.expect("a credit"));
+        close(bench);
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_memory::Pool;
+use stag_memory::{Pool, Shared};
 use stag_rpc::{
     Call, ConnectionId, Deferred, Home, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token,
 };
@@ -59,6 +59,8 @@ pub(crate) const FILL: u32 = 18;
 pub(crate) const LATER_FILL: u32 = 19;
 /// `opaque local()`: the address that the Call came to, as text.
 pub(crate) const LOCAL: u32 = 21;
+/// `pieces(count) -> eligible opaque`: so many octets, each a piece of its own of what a store has; fewer if it may not have so many.
+pub(crate) const PIECES: u32 = 22;
 
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -145,6 +147,10 @@ pub(crate) struct Program {
     pub(crate) home: fn(&Call<'_>) -> Home,
     /// The connection that the last Call came in on.
     pub(crate) called_on: Option<ConnectionId>,
+    /// What [`PIECES`] gives.
+    stored: Option<Shared>,
+    /// Pieces that each Reply of [`PIECES`] was given.
+    pub(crate) most_pieces: Vec<usize>,
 }
 
 impl Program {
@@ -161,6 +167,8 @@ impl Program {
             is_armed: false,
             home: |_| Home::Here,
             called_on: None,
+            stored: None,
+            most_pieces: Vec::new(),
         }
     }
 
@@ -174,6 +182,7 @@ impl Program {
         for kept in &mut self.kept {
             kept.due = Duration::ZERO;
         }
+        self.stored = None;
     }
 
     fn short(&self, mut arguments: Reader<'_>, reply: &mut Reply<'_>) {
@@ -194,6 +203,23 @@ impl Program {
         } else {
             reply.success(|writer| writer.opaque_pieces(encoded, [&buf[..]]));
         }
+    }
+
+    fn pieces(&mut self, count: usize, reply: &mut Reply<'_>) -> Option<()> {
+        if self.stored.is_none() {
+            let page = self.pool.take()?.share();
+            page.mark_stored();
+            self.stored = Some(page);
+        }
+        let page = self.stored.as_ref()?;
+        let count = count.min(reply.pieces_room());
+        self.most_pieces.push(count);
+        if reply.item(count as u32) == Placement::Inline {
+            return None;
+        }
+        (0..count).for_each(|at| reply.piece(page.slice(at..at + 1)));
+        reply.success(|writer| writer.eligible_opaque_reduced(count as u32).map(drop));
+        Some(())
     }
 
     /// Results in memory of their own, which its engine counts.
@@ -294,7 +320,7 @@ impl Service for Program {
             ONCE | DEFER_ONCE => Some(&ONLY_ONCE),
             TIMELY_PUT => Some(&TAKES_ONE_IN_TIME),
             TIMELY => Some(&IN_TIME),
-            GET_ONE | SHORT | FILL | LATER_FILL => Some(&GIVES_ONE),
+            GET_ONE | SHORT | FILL | LATER_FILL | PIECES => Some(&GIVES_ONE),
             _ => None,
         }
     }
@@ -322,6 +348,12 @@ impl Service for Program {
             },
             GET | GET_ONE => {
                 if self.get(call, reply).is_none() {
+                    reply.garbage_arguments();
+                }
+            }
+            PIECES => {
+                let done = arguments.u32().ok().and_then(|count| self.pieces(count as usize, reply));
+                if done.is_none() {
                     reply.garbage_arguments();
                 }
             }

@@ -13,6 +13,7 @@ use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
 use crate::server::spares::Reused;
+use crate::service::Repeat;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::Reply;
 use crate::state::Core;
@@ -67,8 +68,28 @@ impl Serving {
             core.put_draft(draft);
             return Ok(ran);
         }
+        if let Some(pages) = self.lacked_pages(call, terms, &draft) {
+            core.put_draft(draft);
+            return Ok(Ran::Lacks(pages));
+        }
         self.conclude(core, id, call, message, terms, draft)?;
         Ok(Ran::Answered)
+    }
+
+    /// Pages that the Reply to a Call waits for; `None`: it does not wait. The Call is executed again then: so it is none that must not
+    /// be, and none with data, which its handler has had.
+    #[inline(always)]
+    pub(crate) fn lacked_pages(
+        &self,
+        call: &responder::ReceivedCall<'_>,
+        terms: ReplyPolicy,
+        draft: &Draft,
+    ) -> Option<u32> {
+        let Verdict::NoMemory(pages) = draft.verdict else { return None };
+        let may_wait = terms.procedure.repeat == Repeat::Harmless
+            && call.read_chunk_count() == 0
+            && !self.share.is_last_try;
+        may_wait.then_some(pages)
     }
 
     /// Sends the Reply that a handler has filled in.
@@ -116,7 +137,7 @@ impl Serving {
             Verdict::Encoded => None,
             Verdict::BadChunks => Some(RefusedCall::Ineligible),
             // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
-            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => {
+            Verdict::TooLong | Verdict::NoMemory(_) | Verdict::Empty | Verdict::BadSum(..) => {
                 Some(RefusedCall::Reply(ReplyError::NoReplyChunk))
             }
         }

@@ -26,8 +26,10 @@ use crate::client::CloseReason;
 use crate::client::offering::segment;
 use crate::config::{EXPOSED_SEGMENTS_MAX, EngineConfig};
 use crate::fault::fault;
+use crate::pools::PAGE_LEN;
 use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, transit_pages};
+use crate::server::pulling::SILENCE_MAX;
 use crate::server::pushing::plan_writes;
 use crate::state::Core;
 
@@ -39,8 +41,8 @@ struct Place {
     handles: ArrayVec<u32, EXPOSED_SEGMENTS_MAX>,
     /// Pages that are counted for it.
     pages: u32,
-    /// The peer may read it until then.
-    due: Duration,
+    /// Since when the peer may read it.
+    since: Duration,
     /// Exposed: neither told of nor revoked.
     is_awaited: bool,
 }
@@ -189,15 +191,34 @@ impl Serving {
     }
 
     /// Ends the access to Replies that the peer has left unread for too long (RR-4.1.3-f).
-    #[cold]
     pub(crate) fn revoke_overdue<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let limit = core.config.peer_timeout;
+        self.revoke_older(core, id, |_| limit);
+    }
+
+    /// The same, where others wait for the memory: for as long as a silent peer's pulls keep theirs.
+    pub(crate) fn revoke_silent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        self.revoke_older(core, id, |place| {
+            SILENCE_MAX + Duration::from_micros(u64::from(place.pages) * (PAGE_LEN as u64) * 1_000_000 >> 20)
+        });
+    }
+
+    /// Ends the access to Replies that the peer could read for so long.
+    #[cold]
+    fn revoke_older<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        limit: impl Fn(&Place) -> Duration,
+    ) {
         let places = self.exposing.as_ref().map_or(0, |exposing| exposing.places.len());
         for index in 0..places {
             let Some(exposing) = self.exposing.as_deref_mut().filter(|exposing| exposing.awaited > 0) else {
                 return;
             };
             let place = &exposing.places[index];
-            if let Some(reply) = place.reply.filter(|_| place.is_awaited && core.now >= place.due) {
+            let is_over = core.now >= place.since.saturating_add(limit(place));
+            if let Some(reply) = place.reply.filter(|_| place.is_awaited && is_over) {
                 let _ = exposing.replies.revoke(reply);
                 exposing.revoked(reply);
                 core.statistics.exposures_expired += 1;
@@ -347,7 +368,7 @@ impl Serving {
                 reply: Some(reply),
                 handles: segments.iter().map(|entry| entry.segment.handle).collect(),
                 pages,
-                due: core.now.saturating_add(core.config.peer_timeout),
+                since: core.now,
                 is_awaited: true,
             };
             exposing.awaited += 1;

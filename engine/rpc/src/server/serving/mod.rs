@@ -119,11 +119,13 @@ struct LateCall {
     pull: Option<Box<Pull>>,
 }
 
-/// A Call that its service answers later.
+/// A Call that its service answers later, or once more.
 pub(crate) struct Unanswered {
     pub(crate) terms: ReplyPolicy,
     /// What it pulled.
     pub(crate) pull: Option<Box<Pull>>,
+    /// Pages that its Reply waits for: its service has answered, and will again.
+    pub(crate) lacks: Option<u32>,
 }
 
 /// What became of a Call that was run.
@@ -132,6 +134,8 @@ pub(crate) enum Ran {
     Later(ReplyPolicy),
     /// It is another's retransmission, and waits for the answer to that: its data is not needed.
     Waits,
+    /// Its client may not have the memory for its Reply, so many pages, now: it waits, and is executed again.
+    Lacks(u32),
 }
 
 impl Serving {
@@ -316,8 +320,8 @@ impl Serving {
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
             let xid = call.xid();
-            if let Some(Unanswered { terms, pull }) = self.go_on(core, id, begun, call, &message)? {
-                self.keep(call_id, xid, Stage::Later { message, pull, terms });
+            if let Some(unanswered) = self.go_on(core, id, begun, call, &message)? {
+                self.keep_unanswered(core, call_id, xid, message, unanswered);
             }
             return Ok(());
         }
@@ -341,6 +345,10 @@ impl Serving {
                 // Whatever is wrong with it, its data is not needed to say so.
                 match self.run(core, services, &arrived, &routed, &mut [])? {
                     Ran::Answered => return Ok(()),
+                    Ran::Lacks(pages) => {
+                        self.starve(core, call_id, call.xid(), message, None, pages);
+                        return Ok(());
+                    }
                     // Not even a Call that comes again: its procedure may have fewer chunks, or is not served.
                     Ran::Later(_) | Ran::Waits => {
                         return Err(fault("a Call was given to a service without its data"));
@@ -358,14 +366,32 @@ impl Serving {
                 Ran::Answered => {}
                 Ran::Later(terms) => self.keep(call_id, call.xid(), Stage::Later { message, pull, terms }),
                 Ran::Waits => self.keep(call_id, call.xid(), Stage::Repeated { message }),
+                Ran::Lacks(pages) => self.starve(core, call_id, call.xid(), message, pull, pages),
             }
             return Ok(());
         }
         self.pull(core, services, id, peer, call_id, message)
     }
 
-    /// Goes on with a Call whose handler ran where the message arrived. `Some`: the caller keeps it with what it pulled,
-    /// and answers it later.
+    /// Keeps a Call whose handler ran where the message arrived, and that is not answered.
+    #[cold]
+    pub(crate) fn keep_unanswered<P>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ResponderCallId,
+        xid: u32,
+        message: Buf,
+        unanswered: Unanswered,
+    ) {
+        let Unanswered { terms, pull, lacks } = unanswered;
+        match lacks {
+            None => self.keep(id, xid, Stage::Later { message, pull, terms }),
+            Some(pages) => self.starve(core, id, xid, message, pull, pages),
+        }
+    }
+
+    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept with what it pulled, and
+    /// answered later.
     #[cold]
     pub(crate) fn go_on<P: Provider>(
         &mut self,
@@ -377,7 +403,7 @@ impl Serving {
     ) -> Result<Option<Unanswered>, CloseReason> {
         debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
         let Some(mut draft) = begun.draft else {
-            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull }));
+            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull, lacks: None }));
         };
         if self.is_group(message) {
             // Its payload is behind a longer header than that of the Reply may be.
@@ -387,6 +413,10 @@ impl Serving {
             }
             self.conclude_group(core, id, call, message, begun.terms, draft)?;
             return Ok(None);
+        }
+        if let Some(pages) = self.lacked_pages(call, begun.terms, &draft) {
+            core.put_draft(draft);
+            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull, lacks: Some(pages) }));
         }
         draft.header_len = match self.responder.plan_reply(call.id, message, &[], 0) {
             Ok(form) => form.header_len as usize,
@@ -403,14 +433,15 @@ impl Serving {
         Ok(None)
     }
 
-    /// Whether a Call that requests this number of credits may be answered where it arrived: nothing else comes first,
-    /// and it changes nothing in what is posted.
+    /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, be it results that
+    /// the client has to take, and it changes nothing in what is posted.
     #[inline(always)]
     pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
         self.held == self.wanted(requested)
             && self.governor.is_current(&state.credits)
             && !self.has_waiting()
             && self.begun.is_none()
+            && !self.is_over_limit(state)
     }
 
     /// A service has answered something that was no refusal.
@@ -526,6 +557,7 @@ impl Serving {
             },
             is_stream: false,
             wants_few_pieces: !core.transit.may_list(&self.share),
+            is_last_try: self.share.is_last_try,
             write_chunks: match &group {
                 Some(group) => group.item_room.into_iter().take(eligible).collect(),
                 None => (0..eligible).map_while(|item| call.write_room(item)).collect(),
@@ -565,10 +597,21 @@ impl Serving {
             terms.give_up(core);
             return Err(fault("a Call in a slot is not in process"));
         };
-        self.answer(core, id, &call, octets, terms, |reply| {
+        let xid = call.xid();
+        self.share.is_last_try = pull.as_ref().is_some_and(|pull| pull.is_last_try);
+        let ran = self.answer(core, id, &call, octets, terms, |reply| {
             fill(reply);
             Ran::Answered
-        })?;
+        });
+        self.share.is_last_try = false;
+        let ran = ran?;
+        if let Ran::Lacks(pages) = ran {
+            let Some(message) = message else {
+                return Err(fault("a Call without a Reply chunk has a Long Reply"));
+            };
+            self.starve(core, call_id, xid, message, pull, pages);
+            return Ok(true);
+        }
         if let Some(pull) = pull {
             self.put_pull(core, pull);
         }
@@ -609,8 +652,10 @@ impl Serving {
             Stage::Repeated { message } => {
                 LateCall { id, terms: ReplyPolicy::ENGINE, message: Some(message), pull: None }
             }
-            stage @ (Stage::Pulling { .. } | Stage::Unsent { .. }) => {
-                unreachable!("a Call that waits for no answer: {stage:?}")
+            // It waits for no answer (`Pending::is_answered_later`).
+            Stage::Pulling { .. } | Stage::Unsent { .. } => {
+                core.fault(token.connection, "a Call in a slot was answered that waits for no answer");
+                return None;
             }
         };
         core.transit.expect_no_more(&mut self.share, late.terms.pages as usize);

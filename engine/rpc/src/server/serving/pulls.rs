@@ -14,7 +14,8 @@ use crate::connection::FinishedRead;
 use crate::fault::fault;
 use crate::server::pending::{Pending, PullNeed, Stage};
 use crate::server::pulling::{
-    Lack, Pressure, Pull, in_one_piece, may_pull, place_wanted, plan_chunks, plan_long, post_reads,
+    Lack, Pressure, Pull, SILENCE_MAX, in_one_piece, may_pull, place_wanted, plan_chunks, plan_long,
+    post_reads,
 };
 use crate::server::pushing::Posted;
 use crate::server::transit::{self, Obstacle};
@@ -63,6 +64,8 @@ impl Serving {
         let since = pull.waits?;
         let owner = match core.transit.obstacle(&self.share, pool, pull.missing_pages(pool), pull.held) {
             Some(Obstacle::Owner(owner)) => Some(owner),
+            // For a Reply it waits for what its own owner holds, be it at another reactor.
+            None | Some(Obstacle::Connection) if pull.awaits_reply() => Some(self.share.account()),
             _ => None,
         };
         Some(Pressure { time: core.now.saturating_sub(since), owner })
@@ -93,12 +96,17 @@ impl Serving {
         owner.is_none_or(|owner| self.share.is_of(owner))
     }
 
-    /// Pages held for pulls of which the client lets nothing be read.
+    /// Pages held for pulls of which the client lets nothing be read, and for Replies of which it takes nothing.
     pub(crate) fn idle_pages<P>(&self, core: &Core<P>) -> usize {
-        if self.share.unanswered() == 0 {
-            return 0;
+        let mut pages = 0;
+        if self.progress.silence(core.now) >= SILENCE_MAX {
+            pages += self.share.replies();
         }
-        self.pulls().filter(|pull| pull.is_silent(core.now)).map(|pull| pull.held).sum()
+        if self.share.unanswered() > 0 {
+            let silent = self.pulls().filter(|pull| pull.is_silent(core.now));
+            pages += silent.map(|pull| pull.held).sum::<usize>();
+        }
+        pages
     }
 
     /// There is no memory to pull a Long Call into: its sender may try again later.
@@ -252,7 +260,9 @@ impl Serving {
         };
         let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
         let arrived = Arrived { id, peer, call: &call, message: &message, stream };
+        self.share.is_last_try = pull.is_last_try;
         let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
+        self.share.is_last_try = false;
         core.gathered = gathered;
         pull.long = long;
         self.keep_ran(core, call_id, message, pull, ran.map(|ran| (ran, xid)))
@@ -273,6 +283,10 @@ impl Serving {
                 return Ok(());
             }
             Ok((Ran::Waits, xid)) => self.keep(id, xid, Stage::Repeated { message }),
+            Ok((Ran::Lacks(pages), xid)) => {
+                self.starve(core, id, xid, message, Some(pull), pages);
+                return Ok(());
+            }
             Ok((Ran::Answered, _)) => {
                 if self.second.is_some() {
                     self.keep_unsent(id, message);
@@ -291,6 +305,26 @@ impl Serving {
     pub(crate) fn put_pull<P>(&mut self, core: &mut Core<P>, mut pull: Box<Pull>) {
         core.transit.give(&mut self.share, std::mem::take(&mut pull.held));
         core.put_pull(pull);
+    }
+
+    /// Lets a Call wait for so many pages for its Reply, as a pull waits for them; it is executed again then. What is here of it stays.
+    #[cold]
+    pub(crate) fn starve<P>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ResponderCallId,
+        xid: u32,
+        message: Buf,
+        pull: Option<Box<Pull>>,
+        pages: u32,
+    ) {
+        let mut pull = pull.unwrap_or_else(|| core.pulls.take());
+        core.statistics.replies_starved += 1;
+        pull.await_reply(pages as usize, core.now);
+        let memory_wait_max = pull.memory_wait_max(core.now);
+        core.state.transit.refuse(&mut self.share, &core.state.pools.payload);
+        self.keep(id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
+        self.hunger(id, memory_wait_max);
     }
 
     /// Lets a Call wait for memory, until `memory_wait_max`.
@@ -322,6 +356,8 @@ impl Serving {
         {
             return Ok(0);
         }
+        // Those that go on waiting say until when.
+        self.memory_wait_max = Duration::MAX;
         let waited = self.awaiting_memory.len();
         for _ in 0..waited {
             let Some(slot) = self.awaiting_memory.pop_front() else { break };
