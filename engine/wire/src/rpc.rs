@@ -56,12 +56,10 @@ pub mod flavor {
     pub const AUTH_NONE: u32 = 0;
     /// A user's numbers, unproved: [`super::AuthSys`].
     pub const AUTH_SYS: u32 = 1;
-    /// A short form of AUTH_SYS.
-    pub const AUTH_SHORT: u32 = 2;
-    /// Diffie-Hellman, obsolete.
-    pub const AUTH_DH: u32 = 3;
     /// GSS-API (RFC 2203).
     pub const RPCSEC_GSS: u32 = 6;
+    /// A NULL Call that asks for TLS (RFC 9289). The body is empty.
+    pub const AUTH_TLS: u32 = 7;
 }
 
 /// Why a message is not a Call, or not a Reply.

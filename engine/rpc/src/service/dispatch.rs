@@ -278,16 +278,18 @@ fn route_any<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a>
         }
     };
     let CallHeader { xid, procedure, credential, .. } = header;
-    let caller = match credential.flavor {
-        flavor::AUTH_NONE => Ok(Caller::None),
-        flavor::AUTH_SYS => AuthSys::parse(credential.body).map(Caller::Sys).map_err(|_| AuthStat::BADCRED),
-        _ => Err(AuthStat::REJECTEDCRED),
+    let caller = match (credential.flavor, AuthSys::parse(credential.body)) {
+        (flavor::AUTH_NONE, _) => Some(Caller::None),
+        (flavor::AUTH_SYS, Ok(user)) => Some(Caller::Sys(user)),
+        // NULL takes any credential (5531-b) of a flavor that is served, whatever is in it; and AUTH_TLS, by which a client asks for
+        // TLS. Not RPCSEC_GSS, with which NULL makes a context (RFC 2203 section 5.2.2): a success would say that there is one. Nor
+        // any other, as in Linux's server.
+        (flavor::AUTH_SYS | flavor::AUTH_TLS, _) if procedure == 0 => Some(Caller::None),
+        _ => None,
     };
     match caller {
-        Ok(caller) => route_to(services, &header, caller, reader),
-        // Procedure 0 takes any flavor (5531-b).
-        Err(_) if procedure == 0 => route_to(services, &header, Caller::None, reader),
-        Err(status) => Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(status))),
+        Some(caller) => route_to(services, &header, caller, reader),
+        None => Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(AuthStat::BADCRED))),
     }
 }
 

@@ -44,7 +44,7 @@ fn arguments_that_cannot_be_decoded() {
 }
 
 #[test]
-fn null_takes_any_credentials() {
+fn null_takes_any_credentials_of_a_flavor_that_is_served() {
     // 5531-b: garbage where AUTH_SYS should be is refused, but for NULL.
     let mut bench = Bench::new();
     let broken = Credentials::Sys(&[1, 2, 3, 4]);

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use stag_fabric::RemoteSegment;
-use stag_fabric::sim::{FaultPlan, Random, World, sweep};
+use stag_fabric::sim::{FaultPlan, Odds, Random, World, sweep};
 use stag_rpc::{Chunks, ConnectionEvent, EngineConfig};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Level, Metadata, Subscriber};
@@ -35,6 +35,37 @@ fn rpc(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u32> {
     let mut words = vec![xid, 0, 2, PROGRAM, VERSION, procedure, 0, 0, 0, 0];
     words.extend(arguments);
     words
+}
+
+/// Which flavors NULL is answered to (5531-b): those that are served, and AUTH_TLS. Others are refused as by Linux's server; with
+/// RPCSEC_GSS a success would say that there is a context (RFC 2203 section 5.2.2).
+#[test]
+fn null_is_refused_with_a_flavor_that_is_not_served() {
+    let everywhere = FaultPlan { in_place: Odds::ALWAYS, ..FaultPlan::default() };
+    for plan in [FaultPlan::default(), everywhere] {
+        let mut case = Case::in_world(World::new(1, plan));
+        // { version 1, INIT, sequence 0, service none, empty handle }, and a token.
+        let gss = [1, 1, 0, 1, 0];
+        for (flavor, body, is_answered) in [
+            (0, &[][..], true),
+            (1, &[0, 0, 0, 0, 0], true),
+            (7, &[], true),
+            (6, &gss, false),
+            (2, &[], false),
+            (3, &[], false),
+            (99, &[], false),
+        ] {
+            let xid = 100 + flavor;
+            let mut words = vec![xid, 0, 2, PROGRAM, VERSION, 0, flavor, body.len() as u32 * 4];
+            words.extend(body);
+            words.extend([0, 0, 4, 0xabcd_ef01]);
+            let answer = case.answer_to(&message(xid, MSG, &[0, 0, 0], &words));
+            let told: Vec<u32> = (7..12).map(|at| word(&answer, at)).collect();
+            let expected = if is_answered { [xid, 1, 0, 0, 0] } else { [xid, 1, 1, 1, 1] };
+            assert_eq!(told, expected, "flavor {flavor}");
+        }
+        case.close();
+    }
 }
 
 /// A transport header and what follows it.
@@ -153,9 +184,9 @@ fn rpc_messages_in_error_get_their_answers() {
     // RPC version 3: denied, RPC_MISMATCH, 2 to 2.
     let answer = send(&[1, 0, 3, PROGRAM, VERSION, 0, 0, 0, 0, 0]).expect("an answer");
     assert_eq!((7..13).map(|at| word(&answer, at)).collect::<Vec<_>>(), [1, 1, 1, 0, 2, 2]);
-    // An unknown flavor: denied, AUTH_ERROR.
+    // An unknown flavor: denied, AUTH_ERROR, AUTH_BADCRED.
     let answer = send(&[2, 0, 2, PROGRAM, VERSION, ECHO, 77, 0, 0, 0]).expect("an answer");
-    assert_eq!((7..12).map(|at| word(&answer, at)).collect::<Vec<_>>(), [2, 1, 1, 1, 2]);
+    assert_eq!((7..12).map(|at| word(&answer, at)).collect::<Vec<_>>(), [2, 1, 1, 1, 1]);
     // A credential of 4 GiB, and one that is longer than the message: an answer or none, never more.
     let _ = send(&[3, 0, 2, PROGRAM, VERSION, ECHO, 1, u32::MAX, 0, 0]);
     let _ = send(&[4, 0, 2, PROGRAM, VERSION, ECHO, 1, 400, 0, 0]);

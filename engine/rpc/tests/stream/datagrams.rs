@@ -5,7 +5,7 @@ use std::net::UdpSocket;
 use stag_wire::rpc::{Accepted, CallHeader, OpaqueAuth};
 use stag_wire::xdr::Writer;
 
-use crate::peer::{Server, call, outcome, results};
+use crate::peer::{Server, call, outcome, record, results};
 use crate::support::opaque;
 use crate::support::program::{BIG, ECHO, LATER, ONCE, PROGRAM, pattern};
 
@@ -50,7 +50,27 @@ fn a_datagram_is_a_call_and_a_datagram_its_reply() {
     server.close();
 }
 
-/// Nothing is kept of a Call, and there is no gain in a forged address.
+/// 5531-b: NULL with RPCSEC_GSS makes a context, which this server has none of; over UDP as over TCP.
+#[test]
+fn null_with_rpcsec_gss_is_refused() {
+    let (mut server, socket) = server(&[PROGRAM]);
+    let mut peer = server.connect();
+    let credential = [6u32, 20, 1, 1, 0, 1, 0].map(u32::to_be_bytes).concat();
+    for xid in [1, 2] {
+        let plain = call(xid, 0, |_| Ok(()));
+        let octets = [&plain[..24], &credential, &plain[32..]].concat();
+        let reply = match xid {
+            1 => ask(&mut server, &socket, &octets).unwrap(),
+            _ => server.exchange(&mut peer, &record(&octets)),
+        };
+        let denied = [xid, 1, 1, 1, 1].map(u32::to_be_bytes).concat();
+        assert_eq!(reply, denied, "MSG_DENIED, AUTH_ERROR, AUTH_BADCRED");
+    }
+    drop(peer);
+    server.close();
+}
+
+/// Nothing is kept of a Call, and nobody gains by asking with a forged address.
 #[test]
 fn what_is_not_answered_by_udp() {
     let (mut server, socket) = server(&[PROGRAM]);
