@@ -23,8 +23,13 @@ pub enum ChunkError {
     OutOfRange,
     /// More chunks in a list than the limit (8166-X-13).
     Chunks,
-    /// A chunk, or all Read chunks together, longer than the limit (8166-8.1-e).
-    Length,
+    /// A Read chunk, or all of them together, longer than the limit (8166-8.1-e).
+    Length {
+        /// Octets.
+        len: u64,
+        /// [`ChunkLimits::chunk_len`], or [`ChunkLimits::pull_len`].
+        limit: u32,
+    },
 }
 
 /// How large and how many the chunks of a Call may be. What is above is refused with ERR_CHUNK.
@@ -169,8 +174,10 @@ fn pull(
 ) -> Result<u64, ChunkError> {
     let len = len_at(list.clone(), position);
     *pulled += len;
-    if len > u64::from(limits.chunk_len) || *pulled > u64::from(limits.pull_len) {
-        return Err(ChunkError::Length);
+    for (len, limit) in [(len, limits.chunk_len), (*pulled, limits.pull_len)] {
+        if len > u64::from(limit) {
+            return Err(ChunkError::Length { len, limit });
+        }
     }
     Ok(len)
 }

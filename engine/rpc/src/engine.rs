@@ -208,6 +208,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     weigh: None,
                     complaints: LogLimiter::default(),
                     defects: LogLimiter::default(),
+                    oversized: LogLimiter::default(),
                     comings: LogLimiter::new(COMINGS_MAX),
                     faults: Vec::new(),
                     pass: 0,
@@ -275,10 +276,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     pub(crate) fn streams(&mut self) -> Result<&mut Streams, FabricError> {
-        if self.streams.is_none() {
-            self.streams = Some(Box::new(Streams::new(&self.core.config)?));
-        }
-        self.streams.as_deref_mut().ok_or(FabricError::Gone("engine"))
+        let streams = match self.streams.take() {
+            Some(streams) => streams,
+            None => Box::new(Streams::new(&self.core.config)?),
+        };
+        Ok(self.streams.insert(streams))
     }
 
     /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.

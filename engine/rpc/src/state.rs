@@ -74,6 +74,8 @@ pub(crate) struct EngineState {
     pub(crate) complaints: LogLimiter,
     /// About handlers' mistakes: apart from those about peers, which would hide them.
     pub(crate) defects: LogLimiter,
+    /// About Calls with more data than is read.
+    pub(crate) oversized: LogLimiter,
     /// Lines about clients that come and go.
     pub(crate) comings: LogLimiter,
     /// Connections on which a defect of this engine showed, by name or by queue pair: they end with this pass.

@@ -101,6 +101,10 @@ fn a_long_calls_payload_is_its_position_zero_read_chunk() {
     });
 }
 
+fn is_too_long(refused: RefusedCall) -> bool {
+    matches!(refused, RefusedCall::Chunks(ChunkError::Length { len, limit }) if len > limit.into())
+}
+
 #[test]
 fn positions_beside_a_position_zero_read_chunk_count_in_the_unreduced_stream() {
     // 8166-3.5.3-g 8166-3.4.5-a 8267-6.4.2-a
@@ -170,17 +174,17 @@ fn lengths_that_are_too_large_or_overflow_when_summed_are_refused() {
         &[u32::MAX; 9],
         &[u32::MAX, u32::MAX, 2],
     ] {
-        assert_eq!(refused(&segments_of(lengths)), RefusedCall::Chunks(ChunkError::Length), "{lengths:?}");
+        assert!(is_too_long(refused(&segments_of(lengths))), "{lengths:?}");
     }
     // Each chunk within its limit, all together not.
     let mut message = call(200);
     for nth in 0..3 {
         message = message.read(96 + nth * (limits.chunk_len + 4), segment(1, limits.chunk_len));
     }
-    assert_eq!(refused(&message), RefusedCall::Chunks(ChunkError::Length));
+    assert!(is_too_long(refused(&message)));
     // The Position Zero Read chunk counts as well.
     let long = call(0).nomsg().read(0, segment(1, limits.chunk_len + 1));
-    assert_eq!(refused(&long), RefusedCall::Chunks(ChunkError::Length));
+    assert!(is_too_long(refused(&long)));
 }
 
 #[test]

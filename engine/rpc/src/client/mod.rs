@@ -288,7 +288,10 @@ pub enum CallError {
     },
     /// The server could not use this Call's chunks, or had no way to send the Reply (ERR_CHUNK). It may
     /// have executed the Call (8267-4-c).
-    #[error("the server refused the Call's chunks, or could not send its Reply (ERR_CHUNK)")]
+    #[error(
+        "the server refused the Call's chunks, or could not send its Reply (ERR_CHUNK): more data than it reads at once \
+         (its chunk_len_max), results longer than results_len_max, or no memory for them"
+    )]
     Chunk,
     /// The server exposed a Reply that is longer than [`Request::results_len_max`] and
     /// [`EngineConfig::pull_len_max`](crate::EngineConfig::pull_len_max) allow. It executed the Call.

@@ -88,7 +88,7 @@ struct Wanted {
     end: u32,
 }
 
-/// How long a Call waits at least before it is executed again, if nobody says that there is memory for its Reply.
+/// Shortest wait before a Call is executed again without a sign that there is memory for its Reply.
 const AGAIN_MIN: Duration = Duration::from_millis(10);
 
 /// The memory that a Call waits for to be answered from.
@@ -191,7 +191,7 @@ impl Pull {
         !self.wanted.is_empty()
     }
 
-    /// It waits for so many pages for its Reply from now on, or still.
+    /// Waits for `pages` for its Reply, from now on or still; 0: for pages of another reactor.
     pub(crate) fn await_reply(&mut self, pages: usize, now: Duration) {
         let since = *self.waits.get_or_insert(now);
         let again = now.saturating_add(now.saturating_sub(since).max(AGAIN_MIN));

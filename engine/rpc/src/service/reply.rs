@@ -325,7 +325,7 @@ impl Reply<'_> {
                             self.draft.long.push(piece);
                             self.draft.set_payload(&payload);
                         }
-                        // How long it is, nobody knows: it is tried again when there is more.
+                        // Its length is unknown: it is tried again when there is more memory.
                         Err(Huge::NoMemory) => self.lack(due + due / 4 + 1),
                         Err(Huge::TooLong) => {}
                     }
@@ -346,7 +346,7 @@ impl Reply<'_> {
         }
     }
 
-    /// The results would take so many pages, which its client may not have now.
+    /// The results need `pages`, which their client may not take now.
     fn lack(&mut self, pages: usize) {
         let pool = self.payload;
         // Else there is nothing to wait for: there are not as many, or others hold none.
@@ -359,8 +359,8 @@ impl Reply<'_> {
         matches!(self.room, Room::Stream | Room::Carried(CarriedRoom { is_stream: true, .. }))
     }
 
-    /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: its client may not
-    /// have so many now.
+    /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: their client may not
+    /// take them now.
     fn place_long(&mut self, len: usize) -> bool {
         let mut pieces = PlacedPieces::new();
         if transit::pages(self.payload, len) > self.due() || !self.payload.take_pieces(len, &mut pieces) {

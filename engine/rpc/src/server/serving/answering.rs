@@ -1,25 +1,56 @@
 //! A serving connection's answers: a Call's Reply, from the handler to its Send; and RDMA_ERRORs.
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Handle, Provider};
+use stag_fabric::{Handle, Peer, Provider};
 use stag_proto::responder::{self, ErrorReply, RefusedCall, ReplyError, ResponderCallId};
-use stag_wire::rpcrdma::SingleChunk;
+use stag_wire::rpc::CallHeader;
+use stag_wire::rpcrdma::{Header, SingleChunk};
+use stag_wire::xdr::Reader;
 
 use super::{Ran, Serving};
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
+use crate::server::client_log::ClientName;
 use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
 use crate::server::spares::Reused;
-use crate::service::Repeat;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::Reply;
+use crate::service::{Lookup, Repeat, Services};
 use crate::state::Core;
 
 /// Eligible results of one Reply at most.
 const ITEMS_MAX: usize = 16;
+
+/// Logs that a Call was refused because it has `len` octets of data where this server reads `limit`. Only the configuration of one
+/// of the two ends can help.
+#[cold]
+pub(super) fn warn_of_length<P, S: Services>(
+    core: &mut Core<P>,
+    services: &S,
+    peer: Option<&Peer>,
+    message: &[u8],
+    (len, limit): (u64, u32),
+) {
+    let Some(withheld) = core.state.oversized.admit(core.state.now) else { return };
+    let header = Header::parse(message).ok();
+    let call = header.and_then(|(_, stream)| CallHeader::parse(&mut Reader::new(stream)).ok());
+    let procedure = call.as_ref().map_or("a Long Call", |call| {
+        match services.lookup(call.program, call.version, call.procedure) {
+            Lookup::Found { procedure, .. } => procedure.name,
+            _ => "a Call of no service",
+        }
+    });
+    let client = ClientName { peer, host: None };
+    tracing::warn!(
+        withheld,
+        "{client}: {procedure}: Read chunks of {len} octets were refused with ERR_CHUNK (limit {limit}, chunk_len_max \
+         {}); send less in one Call, or raise chunk_len_max",
+        core.state.config.chunk_len_max
+    );
+}
 
 impl Serving {
     /// Makes a Reply: lets `fill` fill it in, then sends it.

@@ -21,12 +21,13 @@ use stag_fabric::{Peer, Provider};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::responder::{
-    self, CallPayload, ChunkLimits, RefusedCall, Responder, ResponderCallId, ResponderConfig,
+    self, CallPayload, ChunkError, ChunkLimits, RefusedCall, Responder, ResponderCallId, ResponderConfig,
     ResponderReceived,
 };
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SingleChunk};
 use stag_wire::xdr::{Reader, Reduced};
 
+use self::answering::warn_of_length;
 use self::exposing::Exposing;
 use crate::ConnectionId;
 use crate::carried::{CarriedRoom, Destination};
@@ -134,7 +135,7 @@ pub(crate) enum Ran {
     Later(ReplyPolicy),
     /// It is another's retransmission, and waits for the answer to that: its data is not needed.
     Waits,
-    /// Its client may not have the memory for its Reply, so many pages, now: it waits, and is executed again.
+    /// Its client may not take the memory for its Reply now. The pages needed: it waits for them, and is executed again.
     Lacks(u32),
 }
 
@@ -286,6 +287,9 @@ impl Serving {
         let call = match &received {
             ResponderReceived::Call(call) => call,
             ResponderReceived::Error(error) => {
+                if let RefusedCall::Chunks(ChunkError::Length { len, limit }) = error.refused {
+                    warn_of_length(core, services, peer, &message, (len, limit));
+                }
                 drop(message);
                 self.replace_receive(core, id);
                 return self.send_error(core, id, error);
@@ -433,8 +437,8 @@ impl Serving {
         Ok(None)
     }
 
-    /// Whether a Call that requests so many credits may be answered where it arrived: nothing else comes first, be it results that
-    /// the client has to take, and it changes nothing in what is posted.
+    /// Whether a Call that requests these credits may be answered where it arrived: nothing comes first, such as results that the
+    /// client has to take, and the posted Receives do not change.
     #[inline(always)]
     pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
         self.held == self.wanted(requested)

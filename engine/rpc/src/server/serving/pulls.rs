@@ -307,7 +307,7 @@ impl Serving {
         core.put_pull(pull);
     }
 
-    /// Lets a Call wait for so many pages for its Reply, as a pull waits for them; it is executed again then. What is here of it stays.
+    /// Lets a Call wait for `pages` for its Reply, as a pull waits. It is executed again then; what was pulled of it stays.
     #[cold]
     pub(crate) fn starve<P>(
         &mut self,
