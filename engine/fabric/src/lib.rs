@@ -20,7 +20,7 @@ pub mod sim;
 mod slots;
 pub mod verbs;
 
-pub use iwarp::{Iwarp, IwarpConfig};
+pub use iwarp::{CongestionControl, Iwarp, IwarpConfig};
 pub use provider::*;
 pub use scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 pub use setup::{is_exhausted, resolve};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::iwarp::CongestionControl;
-use stag_fabric::{Limits, QueuePairCapacity};
+use stag_fabric::{CongestionControl, Limits, QueuePairCapacity};
 
 use crate::connection::Connection;
 use crate::server::draft::Draft;

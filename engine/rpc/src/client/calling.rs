@@ -47,31 +47,34 @@ impl ReplyMessage<'_> {
 
     /// The whole message, in a buffer.
     #[inline(always)]
-    fn into_buf(self, messages: &Pool) -> Buf {
+    fn into_buf(self, messages: &Pool) -> Option<Buf> {
         match self {
-            ReplyMessage::Shown(octets) => copied(messages, octets),
-            ReplyMessage::Held(buf) => buf,
+            ReplyMessage::Shown(octets) => messages.take_copy(octets),
+            ReplyMessage::Held(buf) => Some(buf),
         }
     }
 
     /// The results in it, from its octet `first` on. `reduced` octets of others are in a Write chunk.
     #[inline(always)]
-    pub(crate) fn into_results(self, messages: &Pool, first: u32, reduced: u32) -> Results {
+    pub(crate) fn into_results(
+        self,
+        messages: &Pool,
+        first: u32,
+        reduced: u32,
+    ) -> Result<Results, CallError> {
         match self {
             ReplyMessage::Shown(octets) => {
                 let results = &octets[first as usize..];
-                let message = if results.is_empty() { None } else { Some(copied(messages, results)) };
-                Results::short(message, reduced)
+                if results.is_empty() {
+                    return Ok(Results::short(None, reduced));
+                }
+                let copy = messages.take_copy(results);
+                let copy = copy.ok_or(CallError::NoMemory { len: octets.len() as u32 })?;
+                Ok(Results::short(Some(copy), reduced))
             }
-            ReplyMessage::Held(buf) => Results::new(buf, first, reduced),
+            ReplyMessage::Held(buf) => Ok(Results::new(buf, first, reduced)),
         }
     }
-}
-
-/// A copy of a message that was shown, or of its end.
-#[inline(always)]
-fn copied(messages: &Pool, octets: &[u8]) -> Buf {
-    messages.take_copy(octets).expect("there was a buffer when the message was shown")
 }
 
 /// The client half of a connection.
@@ -459,10 +462,13 @@ impl Calling {
                 self.exposed -= 1;
             }
             returned => {
-                slot.enter(Stage::Ending(Ending::Inline(start)));
+                let no_memory = CallError::NoMemory { len: message.octets().len() as u32 };
+                slot.message = message.into_buf(&state.pools.messages);
+                let ending =
+                    slot.message.as_ref().map_or(Ending::Failed(no_memory), |_| Ending::Inline(start));
+                slot.enter(Stage::Ending(ending));
                 slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
                 slot.chunk_lens[0] = len.unwrap_or(0);
-                slot.message = Some(message.into_buf(&state.pools.messages));
                 self.exposed -= slot.take_back(invalidated, returned);
                 if memory == ExposedMemory::Safe {
                     self.finish(state, call);
@@ -471,7 +477,7 @@ impl Calling {
             }
         }
         let result = match results_start(message.octets(), start as usize, call) {
-            Ok(first) => Ok(message.into_results(&state.pools.messages, first, len.unwrap_or(0))),
+            Ok(first) => message.into_results(&state.pools.messages, first, len.unwrap_or(0)),
             Err(error) => Err(error),
         };
         self.hand_over(state, call, result, written);

@@ -47,6 +47,9 @@ pub(crate) struct Making<'a> {
     pub(crate) is_probe: bool,
 }
 
+/// The plan of a Call and the lists that are sent agree by construction.
+pub(crate) const NOT_AS_PLANNED: &str = "the message of a Call is not as it was planned";
+
 impl Making<'_> {
     /// Octets that the Payload stream of its Reply has at most.
     #[inline]
@@ -167,7 +170,10 @@ impl Calling {
                 self.keep(making, &send[HEADER_LEN_MIN as usize..][..len], &[], chunks, None);
                 let emitted = self.requester.emit_call(call, &PLAIN, &ChunkLists::default(), &mut send);
                 // The buffers of messages have room for a header.
-                let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+                let Ok(header_len) = emitted else {
+                    core.fault(making.id, NOT_AS_PLANNED);
+                    return Ok(());
+                };
                 send.set_len(header_len + len);
                 if self.send(core, making, send) {
                     core.statistics.messages_short += 1;
@@ -249,7 +255,10 @@ impl Calling {
             state.statistics.messages_short += 1;
             return Ok(true);
         }
-        let Some(memory) = memory else { unreachable!("it is taken only with the Call") };
+        let Some(memory) = memory else {
+            core.fault(making.id, "the memory of a Call is gone, and the Call was not sent");
+            return Err(CallRefused::NoMemory);
+        };
         self.post_single(core, making, (memory, length), chunks, (&again, encode))
     }
 
@@ -463,7 +472,10 @@ impl Calling {
         }
         let emitted = self.emit_planned(call, &form, counts.as_slice(), &mut send);
         // The plan above and the lists agree by construction.
-        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        let Ok(header_len) = emitted else {
+            core.fault(id, NOT_AS_PLANNED);
+            return Ok(());
+        };
         send.set_len(header_len + payload_len);
         if self.send(core, making, send) {
             if long_call {

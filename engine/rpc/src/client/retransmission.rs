@@ -16,6 +16,7 @@ use stag_proto::requester::{self, EndedCall};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
+use crate::client::making::NOT_AS_PLANNED;
 use crate::client::offering::WriteCounts;
 use crate::client::pulling::PullTerms;
 use crate::client::slot::{CallMemory, Ending, Stage};
@@ -334,8 +335,10 @@ impl Calling {
         }
         send.set_len(send.capacity());
         let emitted = self.emit_planned(call, form, counts, &mut send);
-        // The plan and the lists agree by construction.
-        let Ok(header_len) = emitted else { unreachable!("the Call is not as planned: {emitted:?}") };
+        let Ok(header_len) = emitted else {
+            core.fault(id, NOT_AS_PLANNED);
+            return false;
+        };
         let payload: &[u8] = if form.long { &[] } else { &self.kept[index].payload };
         let len = header_len + payload.len();
         send[header_len..len].copy_from_slice(payload);

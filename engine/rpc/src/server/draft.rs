@@ -25,7 +25,7 @@ pub(crate) enum Verdict {
     Encoded,
     /// The results fit neither the Reply's inline threshold nor the chunks: ERR_CHUNK.
     TooLong,
-    /// The results fit, and take so many pages of memory that its client may not have now; 0: at another reactor.
+    /// The results fit, but their client may not take the memory now. The pages needed; 0: another reactor lacks them.
     NoMemory(u32),
     /// The arguments used chunks as the binding does not allow: ERR_CHUNK.
     BadChunks,
@@ -154,7 +154,9 @@ impl Draft {
     #[inline(always)]
     pub(crate) fn inline_space(&mut self, len_max: usize) -> &mut [u8] {
         let Some(send) = self.send.as_mut() else {
-            unreachable!("a draft has its Send buffer before the handler runs")
+            // What has no room is refused.
+            debug_assert!(false, "a draft has its Send buffer before the handler runs");
+            return &mut [];
         };
         // A header that is longer than that leaves no room.
         &mut send[self.header_len.min(len_max)..len_max]

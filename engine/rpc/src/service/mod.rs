@@ -365,14 +365,21 @@ macro_rules! services {
             fn home(&self, service: usize, call: &Call<'_>) -> Home {
                 match service {
                     $($place => self.$place.home(call),)+
-                    _ => unreachable!("service {service} did not come from lookup"),
+                    _ => {
+                        debug_assert!(false, "service {service} did not come from lookup");
+                        Home::Here
+                    }
                 }
             }
             #[inline]
             fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
                 match service {
                     $($place => self.$place.call(call, reply),)+
-                    _ => unreachable!("service {service} did not come from lookup"),
+                    _ => {
+                        debug_assert!(false, "service {service} did not come from lookup");
+                        reply.system_error();
+                        Outcome::Done
+                    }
                 }
             }
             fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
@@ -386,13 +393,16 @@ macro_rules! services {
             fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
                 match service {
                     $($place => self.$place.finish(token, reply),)+
-                    _ => unreachable!("service {service} did not come from poll_later"),
+                    _ => {
+                        debug_assert!(false, "service {service} did not come from poll_later");
+                        reply.system_error();
+                    }
                 }
             }
             fn abandoned(&mut self, service: usize, token: Token) {
                 match service {
                     $($place => self.$place.abandoned(token),)+
-                    _ => unreachable!("service {service} did not come from poll_later"),
+                    _ => debug_assert!(false, "service {service} did not come from poll_later"),
                 }
             }
             fn give_back(&mut self) {

@@ -32,8 +32,7 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_congestion, set_tcp_keepidle};
-use stag_fabric::iwarp::CongestionControl;
-use stag_fabric::{FabricError, Peer};
+use stag_fabric::{CongestionControl, FabricError, Peer};
 
 use crate::ConnectionId;
 use crate::config::EngineConfig;

@@ -300,7 +300,7 @@ impl Calling {
         let result = match results_start(message, reply.start as usize, call) {
             Ok(first) => {
                 let message = ReplyMessage::Shown(message);
-                Ok(message.into_results(&state.pools.messages, first, data.len() as u32))
+                message.into_results(&state.pools.messages, first, data.len() as u32)
             }
             Err(error) => Err(error),
         };

@@ -15,7 +15,7 @@ use stag_wire::rpcrdma2::{
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
-use crate::client::making::Making;
+use crate::client::making::{Making, NOT_AS_PLANNED};
 use crate::client::offering::emit_chunks;
 use crate::client::slot::{Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallRefused, Chunks};
@@ -204,8 +204,10 @@ impl Calling {
                 0 => second.requester2.emit_lead(requester, call, group, cut, &lists, out).ok(),
                 _ => second.requester2.emit_continuation(requester, call, &sent, out).ok().flatten(),
             };
-            // The plan and the lists agree by construction, and nothing was received in between.
-            let Some(at) = header_len else { unreachable!("the group is not as planned: {sent:?}") };
+            let Some(at) = header_len else {
+                core.fault(making.id, NOT_AS_PLANNED);
+                return Made::Yes;
+            };
             let part = &encoded.payload[sent.payload_at as usize..][..sent.payload_len as usize];
             out[at..at + part.len()].copy_from_slice(part);
             let mut filled = at + part.len();

@@ -13,10 +13,10 @@
 //!  its arrival pages, or a copy, go to the Call's buffers                     (calling.rs)
 //! ```
 //!
-//! The halves of a connection are those of version 1, with a box beside each ([`ClientVersion2`], [`ServerVersion2`]) for the
-//! additions of version 2. Slots, credits, services, pulls and Writes are the same, so neither a service nor a client sees a
-//! difference. Such a connection [is special](crate::connection::Connection::is_special): its messages that are handled in place
-//! have code of their own (`in_place.rs`), and version 1 pays nothing for it.
+//! The halves of a connection are those of version 1, with a box beside each ([`ClientVersion2`], [`ServerVersion2`]) that has what
+//! version 2 adds. Slots, credits, services, pulls and Writes are the same, so neither a service nor a client sees a difference.
+//! Such a connection [is special](crate::connection::Connection::is_special): in place only Calls and Replies in one Send are
+//! handled (in_place.rs), and version 1 pays nothing for it.
 //!
 //! | message | version 2 uses |
 //! |---|---|
