@@ -99,7 +99,31 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if let Some(pressure) = pressure.filter(|pressure| pressure.time >= WANTED_BACK) {
             self.relieve(pressure);
         }
+        if self.core.state.credits.take_starved(self.core.state.now) {
+            self.relieve_starved();
+        }
         self.restore();
+    }
+
+    /// A busy connection has less than its part of the credits: ends the idle one that holds most beyond its own. A silent client
+    /// cannot be told of a lower grant.
+    #[cold]
+    fn relieve_starved(&mut self) {
+        let state = &self.core.state;
+        let excess = self.connections.iter().flatten().filter_map(|found| {
+            let serving = found.serving.as_ref().filter(|_| !found.is_closing())?;
+            let usage = serving.usage(found.opened, found.established);
+            let excess = state.credits.excess(serving.account?, serving.held);
+            usage.has_to_yield(state.now).then_some((excess, found.id.index as usize))
+        });
+        match excess.max() {
+            Some((1.., index)) => {
+                // It is one of those just looked at.
+                let Some(found) = &mut self.connections[index] else { return };
+                found.make_room(&mut self.core, "it is idle, and holds credits that busy clients want");
+            }
+            _ => self.core.state.credits.postpone_relief(self.core.state.now),
+        }
     }
 
     /// Others wait for memory: takes it back from those who do nothing with it, and ends the one that holds most of what

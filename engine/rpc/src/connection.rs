@@ -255,9 +255,9 @@ impl Connection {
 
     /// Ends the connection, because another one is of more use.
     #[cold]
-    pub(crate) fn make_room<P: Provider>(&mut self, core: &mut Core<P>) {
+    pub(crate) fn make_room<P: Provider>(&mut self, core: &mut Core<P>, why: &str) {
         core.statistics.connections_evicted += 1;
-        self.complain(core, format_args!("it is of less use than another that comes (connections_max)"));
+        self.complain(core, format_args!("{why}"));
         self.disconnect(core);
     }
 

@@ -66,7 +66,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(index) = victim(candidates, Some(newcomer), self.core.now) else { return false };
         // It is one of the candidates, which are those that there are.
         let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
-        found.make_room(&mut self.core);
+        found.make_room(&mut self.core, "it is of less use than another that comes (connections_max)");
         true
     }
 

@@ -5,6 +5,9 @@
 //! those the one that is idle for longest. The last two kinds are only evicted for an owner with fewer connections, so no
 //! owner can take all there are, and none loses one to an owner who has as many.
 //!
+//! A connection that is idle for some seconds and holds more than its part of the credits ends, too, while a busy one finds less
+//! than its part: nothing but its own Calls could take them back.
+//!
 //! An *owner* is a network address (of IPv6 the first 64 bits, of which one host has all), or a user of this machine.
 
 use std::cmp::Reverse;
@@ -19,6 +22,9 @@ const SET_UP_MIN: Duration = Duration::from_secs(1);
 
 /// A connection without a Call for so long is idle.
 const RECENT: Duration = Duration::from_secs(10);
+
+/// A connection without a Call for so long ends for a busy one that finds no credits, if it holds more than its part.
+const YIELDS: Duration = Duration::from_secs(5);
 
 /// How much a connection is worth; the least first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +46,11 @@ pub(crate) struct ConnectionUse {
 }
 
 impl ConnectionUse {
+    /// Whether the connection is idle for so long that it has no claim to more credits than its part.
+    pub(crate) fn has_to_yield(&self, now: Duration) -> bool {
+        self.is_set_up && !self.is_busy && now >= self.served.unwrap_or(self.opened).saturating_add(YIELDS)
+    }
+
     /// `None`: it is just being set up.
     ///
     /// One that is set up has no time of grace: a flood of strangers would take each place that becomes free before a

@@ -9,18 +9,21 @@
 //! - A [`CreditGovernor`] is a connection's. It counts its Calls, and *reviews* its limit after each round of them, when
 //!   it uses half of its limit, and when the ledger says that much has changed.
 //!
-//! The fair limit of a connection is the larger of two numbers:
+//! What is fair for a client is the larger of two numbers, in credits:
 //!
-//! - its equal part: of what can be used now, by the weights of the connected clients, divided by the connections of its
-//!   client;
-//! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as in
-//!   switches that share one buffer among their ports), and so on among its connections. `k` clients with demand all settle
-//!   at equal parts, without a list of demands, and the next client still finds some. A client is not charged for the
-//!   Receives that its idle connections are sure of, because no other client may have them.
+//! - its equal part, by weight ([`CreditLedger::equal`]). All clients can have theirs at once: what a crowd of connections
+//!   is sure of and has no use for is not divided, because no other client may have it.
+//! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
+//!   switches have that share one buffer among their ports). `k` clients that want all settle at equal parts, without a
+//!   list of who wants what, and the next client still finds some.
 //!
-//! A limit doubles while it is used, up to the fair limit. A limit above that falls to it: each Reply then takes one Receive out
-//! of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). Demand that the server does not see is
-//! found by trial (`trial.rs`).
+//! A client's part is divided among its busy connections. The client is not charged for what its idle connections are sure
+//! of, because no other client may have it.
+//!
+//! A limit doubles while it is used, up to what is fair. A limit above what is fair falls to it: each Reply then takes one
+//! Receive out of use, because the peer may have sent all that it was granted before (8166-3.3.1-d). What the server does not see of
+//! use is found by trial (`trial.rs`). A client that is silent cannot be told of a lower grant: its connection ends if it
+//! holds more than its part while a busy client has less ([`CreditLedger::take_starved`]).
 
 use std::time::Duration;
 
@@ -55,13 +58,21 @@ const ROUND_EACH: u32 = 4;
 /// Of what is free, all connections of a client may hold this multiple, at the usual weight.
 const CLIENT_MULTIPLE: u64 = 4;
 
-/// Of its client's part, one connection may hold this multiple of what its client leaves.
-const CONNECTION_MULTIPLE: u64 = 16;
-
-/// Of what is shared, one part in this number is left to those who have less than their equal part.
+/// Of what is shared, one part in so many is left to those who have less than their equal part.
 const RESERVE_SHARE: u32 = 16;
 
-/// The parts of a weight, which is divided among the reactors that its client has connections to.
+/// A client whose connections had no review for so long is quiet: it holds what it has, and wants no more.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Clients that each review looks at for that.
+const QUIET_LOOKS: u32 = 4;
+
+/// How often a silent connection may end for a starved one, and how often one is looked for when there is none: each look is at
+/// all connections.
+const RELIEF_INTERVAL: Duration = Duration::from_millis(100);
+const RELIEF_LATER: Duration = Duration::from_secs(1);
+
+/// A weight is counted in so many parts: it is divided among the reactors that its client has connections to.
 const PARTS: u32 = 64;
 
 /// How credits are granted.
@@ -79,14 +90,34 @@ pub enum CreditPolicy {
 struct CreditAccount {
     /// Receives, posted or with a Call in process.
     held: u32,
-    /// Of these, what its idle connections are sure of. It is not charged, because no other client may have
-    /// it.
-    set_aside: u32,
+    /// Of these, what is not charged: the spare of each busy connection, and what an idle one is sure of.
+    uncharged: u32,
+    /// Receives beyond those that each connection is sure of.
+    taken: u32,
     connections: u32,
+    /// Of these, those that use their credits, and those that use at least half.
+    busy: u32,
+    wanting: u32,
+    /// When one of them was last reviewed; whether that is long ago, so that what they want is not known.
+    reviewed: Duration,
+    is_quiet: bool,
     /// Connections at all reactors of the group, as was read last, and where that is counted.
     connections_everywhere: u32,
     head_count: Option<u32>,
     weight: u32,
+    /// Among all clients, and among those that want more: its part is more than its busy connections are sure of.
+    is_sharing: [bool; 2],
+}
+
+/// Whom Receives are divided among: all clients that are connected, or those that want more than they have.
+const ALL: usize = 0;
+const WANTING: usize = 1;
+
+/// Of the clients that have some of what is shared: the sums of [`CreditAccount::users`] and [`CreditAccount::parts`].
+#[derive(Clone, Copy, Debug, Default)]
+struct Sharers {
+    users: u64,
+    parts: u64,
 }
 
 impl CreditAccount {
@@ -96,12 +127,20 @@ impl CreditAccount {
         let all = u64::from(self.weight) * u64::from(PARTS);
         (all * u64::from(self.connections) / u64::from(everywhere)).max(1)
     }
+
+    /// Connections that its part is for: an idle client may become busy on one.
+    fn users(&self) -> u64 {
+        self.busy.max(1).into()
+    }
+
+    fn is_of(&self, set: usize) -> bool {
+        if set == ALL { self.connections > 0 } else { self.wanting > 0 && !self.is_quiet }
+    }
 }
 
 /// What a reactor has of Receives, and who holds them.
 #[derive(Debug)]
 pub(crate) struct CreditLedger {
-    receives_max: u32,
     connections_max: u32,
     /// Receives that each connection is sure of, however many there are.
     sure: u32,
@@ -114,15 +153,21 @@ pub(crate) struct CreditLedger {
     started: u32,
     /// By the place of a client's account in [`TransitAccounts`](crate::server::transit::TransitAccounts).
     clients: Vec<CreditAccount>,
-    /// The sum of [`CreditAccount::parts`].
-    parts: u64,
+    sharers: [Sharers; 2],
+    /// Of the Receives taken, those that clients have which want more.
+    wanting_taken: u32,
+    /// The client that is looked at next, whether it is quiet.
+    hand: u32,
     /// Counts the times that what is free, or among how many, has changed by much: connections then review their limits.
     pub(crate) changes: u32,
     /// Connections of each client at all reactors, in a group.
     head_counts: Option<HeadCounts>,
-    /// What was free, and the sum of weights, when that was last counted.
+    /// What was free, and a client's equal part, when that was last counted.
     free_then: u32,
-    parts_then: u64,
+    levels_then: [u64; 2],
+    /// A busy connection found less than its equal part since this was last asked, and when it may be asked again.
+    is_starved: bool,
+    relief_due: Duration,
 }
 
 impl CreditLedger {
@@ -130,7 +175,6 @@ impl CreditLedger {
         let sure = receives_sure(config);
         let shared = config.receives_max.saturating_sub(config.connections_max * sure);
         CreditLedger {
-            receives_max: config.receives_max,
             connections_max: config.connections_max,
             sure,
             shared,
@@ -138,11 +182,15 @@ impl CreditLedger {
             connections: 0,
             started: 0,
             clients: Vec::new(),
-            parts: 0,
+            sharers: Default::default(),
+            wanting_taken: 0,
+            hand: 0,
             changes: 0,
             head_counts: None,
             free_then: shared,
-            parts_then: 0,
+            levels_then: [0; 2],
+            is_starved: false,
+            relief_due: Duration::ZERO,
         }
     }
 
@@ -172,7 +220,7 @@ impl CreditLedger {
         };
         self.change(client, |account| {
             account.connections += 1;
-            account.set_aside += FIRST_RECEIVES;
+            account.uncharged += FIRST_RECEIVES;
             account.head_count = head_count;
             account.weight = weight;
         });
@@ -183,12 +231,33 @@ impl CreditLedger {
     #[cold]
     pub(crate) fn close(&mut self, client: u32, governor: &CreditGovernor) {
         self.started -= u32::from(governor.has_started);
-        self.set_aside(client, governor.set_aside, 0);
         self.connections -= 1;
         if let (Some(counts), Some(place)) = (&self.head_counts, self.clients[client as usize].head_count) {
             counts.remove(place);
         }
-        self.change(client, |account| account.connections -= 1);
+        self.change(client, |account| {
+            account.connections -= 1;
+            account.busy -= u32::from(governor.usage.is_busy());
+            account.wanting -= u32::from(governor.usage.is_counted);
+            account.uncharged -= governor.usage.uncharged;
+        });
+    }
+
+    /// A connection of the client is reviewed. Sees how many connections it has at all reactors, and whether another client has
+    /// become quiet.
+    fn visit(&mut self, client: u32, now: Duration) {
+        self.refresh(client);
+        self.clients[client as usize].reviewed = now;
+        if self.clients[client as usize].is_quiet {
+            self.change(client, |account| account.is_quiet = false);
+        }
+        for _ in 0..QUIET_LOOKS {
+            self.hand = if self.hand as usize + 1 < self.clients.len() { self.hand + 1 } else { 0 };
+            let other = &self.clients[self.hand as usize];
+            if other.is_of(WANTING) && now > other.reviewed.saturating_add(QUIET) {
+                self.change(self.hand, |account| account.is_quiet = true);
+            }
+        }
     }
 
     /// Sees how many connections the client has at all reactors.
@@ -208,23 +277,91 @@ impl CreditLedger {
 
     #[cold]
     fn change(&mut self, client: u32, change: impl FnOnce(&mut CreditAccount)) {
+        let taken = |account: &CreditAccount| if account.is_of(WANTING) { account.taken } else { 0 };
+        self.withdraw(ALL, client);
+        self.withdraw(WANTING, client);
         let account = &mut self.clients[client as usize];
-        let parts = |account: &CreditAccount| if account.connections > 0 { account.parts() } else { 0 };
-        let before = parts(account);
+        let before = taken(account);
         change(account);
         if account.connections == 0 {
             debug_assert_eq!(account.held, 0, "its connections are gone, and hold Receives");
             *account = CreditAccount::default();
         }
-        self.parts = self.parts - before + parts(account);
-        // An eighth: who comes as one of many changes little.
-        if self.parts * 8 > self.parts_then * 9 || self.parts * 8 < self.parts_then * 7 {
-            self.parts_then = self.parts;
-            self.changes = self.changes.wrapping_add(1);
+        self.wanting_taken = self.wanting_taken - before + taken(account);
+        for set in [ALL, WANTING] {
+            self.classify(set, client);
+            // An eighth: who comes as one of many changes little.
+            let level = self.level(set);
+            if level.abs_diff(self.levels_then[set]) > self.levels_then[set] / 8 {
+                self.levels_then[set] = level;
+                self.changes = self.changes.wrapping_add(1);
+                // Each change lowers the level, so it ends.
+                while self.classify_all(set) {}
+            }
         }
     }
 
-    /// Receives that are shared and that no connection holds.
+    /// Sees which clients have some of what is shared. Returns whether that has changed.
+    fn classify_all(&mut self, set: usize) -> bool {
+        (0..self.clients.len() as u32).fold(false, |changed, client| self.classify(set, client) || changed)
+    }
+
+    /// Takes the client out of the sums of those that have some of what is shared.
+    fn withdraw(&mut self, set: usize, client: u32) {
+        let account = &mut self.clients[client as usize];
+        if std::mem::take(&mut account.is_sharing[set]) {
+            self.sharers[set].users -= account.users();
+            self.sharers[set].parts -= account.parts();
+        }
+    }
+
+    /// Sees whether the client has some of what is shared: its part is more than its connections are sure of. Returns whether
+    /// that has changed. (The answer is the same, whether the client is counted among the others or not.)
+    fn classify(&mut self, set: usize, client: u32) -> bool {
+        let was_sharing = self.clients[client as usize].is_sharing[set];
+        self.withdraw(set, client);
+        let usable = self.usable(set);
+        let account = &mut self.clients[client as usize];
+        let sharers = &mut self.sharers[set];
+        let sure = account.users() * u64::from(self.sure - SPARE_RECEIVES);
+        let is_sharing = account.is_of(set) && sure * sharers.parts <= usable * account.parts();
+        account.is_sharing[set] = is_sharing;
+        if is_sharing {
+            sharers.users += account.users();
+            sharers.parts += account.parts();
+        }
+        is_sharing != was_sharing
+    }
+
+    /// Credits of those clients of a set that have some of what is shared, with what they are sure of. What other connections
+    /// are sure of is nobody else's.
+    fn usable(&self, set: usize) -> u64 {
+        let shared = match set {
+            ALL => self.shared,
+            _ => (self.shared - self.shared / RESERVE_SHARE).saturating_sub(self.taken - self.wanting_taken),
+        };
+        u64::from(shared) + self.sharers[set].users * u64::from(self.sure - SPARE_RECEIVES)
+    }
+
+    /// The equal part for each part of a weight, in 2^-32 credits.
+    fn level(&self, set: usize) -> u64 {
+        (self.usable(set) << 32) / self.sharers[set].parts.max(1)
+    }
+
+    /// The client's equal part, in credits, as one of the set: there is enough for each client of the set to have it at once.
+    fn equal(&self, set: usize, account: &CreditAccount) -> u64 {
+        let (mut usable, mut parts) = (self.usable(set), self.sharers[set].parts);
+        if !account.is_of(set) {
+            usable += u64::from(account.taken);
+            let sure = account.users() * u64::from(self.sure - SPARE_RECEIVES);
+            if sure * parts <= usable * account.parts() {
+                (usable, parts) = (usable + sure, parts + account.parts());
+            }
+        }
+        usable * account.parts() / parts.max(account.parts())
+    }
+
+    /// Receives that are shared and that nobody holds.
     #[inline]
     pub(crate) fn free(&self) -> u32 {
         self.shared.saturating_sub(self.taken)
@@ -264,7 +401,12 @@ impl CreditLedger {
         self.taken += now.saturating_sub(self.sure);
         self.taken -= before.saturating_sub(self.sure);
         if let Some(account) = client.and_then(|client| self.clients.get_mut(client as usize)) {
+            let taken = account.taken;
             account.held = account.held + now - before;
+            account.taken = taken + now.saturating_sub(self.sure) - before.saturating_sub(self.sure);
+            if account.is_of(WANTING) {
+                self.wanting_taken = self.wanting_taken + account.taken - taken;
+            }
         }
         let free = self.free();
         // Not for each: what changes little is found in the next round.
@@ -274,33 +416,77 @@ impl CreditLedger {
         }
     }
 
-    /// Of what a connection of `client` is sure of, `now` is set aside instead of `before`.
-    fn set_aside(&mut self, client: u32, before: u32, now: u32) {
-        let account = &mut self.clients[client as usize];
-        account.set_aside = account.set_aside + now - before;
+    /// A connection of `client` has this use for its credits now.
+    fn note_use(&mut self, client: u32, before: CreditUse, now: CreditUse) {
+        let change = |account: &mut CreditAccount| {
+            account.uncharged = account.uncharged + now.uncharged - before.uncharged;
+            account.busy = account.busy + u32::from(now.is_busy()) - u32::from(before.is_busy());
+            account.wanting = account.wanting + u32::from(now.is_counted) - u32::from(before.is_counted);
+        };
+        if before.is_busy() == now.is_busy() && before.is_counted == now.is_counted {
+            change(&mut self.clients[client as usize]);
+        } else {
+            self.change(client, change);
+        }
     }
 
-    /// Receives that a connection of `client` should have at most, which holds `held`, of which some may be set aside.
-    fn fair(&self, client: u32, held: u32, set_aside: u32) -> u32 {
+    /// Credits that a connection of `client` should have at most, which holds `held` Receives, and uses them so.
+    fn fair(&self, client: u32, held: u32, usage: CreditUse, is_wanting: bool) -> u32 {
         let account = &self.clients[client as usize];
-        let connections = u64::from(account.connections.max(1));
-        let parts = account.parts();
-        // Its equal part. What connections that may yet come are sure of cannot be used.
-        let absent = self.connections_max.saturating_sub(self.connections);
-        let usable = u64::from(self.receives_max.saturating_sub(absent * self.sure));
-        let equal = usable * parts / self.parts.max(parts) / connections;
-        // Its part of what is free: h with h / b + (h + others) / a = free - h, where a client may hold a, and one of its
-        // connections b times what is free. Each connection that reviews its limit solves that for itself. What idle
-        // connections are sure of is not charged: a client with a crowd of them would get nothing for those that are busy.
-        let others = (account.held - held).saturating_sub(account.set_aside - set_aside);
+        let users = u64::from(account.busy + u32::from(!usage.is_busy()));
+        let all = self.equal(ALL, account).max(match is_wanting {
+            true => self.equal(WANTING, account),
+            false => self.part_of_free(account, users),
+        });
+        // Among its busy connections: one more each while that is left, and all that the others leave.
+        let others = u64::from((account.held - held).saturating_sub(account.uncharged - usage.uncharged));
+        let each = all / users;
+        let left = all.saturating_sub(others);
+        let fair = (each + 1).min(left).max(each).max(left.saturating_sub(users - 1));
+        u32::try_from(fair).unwrap_or(u32::MAX).max(1)
+    }
+
+    /// What a client may have of what is free: c = sure + a * (free - reserve), where a is four times its weight. What it has beyond
+    /// what its connections are sure of is not free then: this is the solution for the client.
+    fn part_of_free(&self, account: &CreditAccount, users: u64) -> u64 {
+        let sure = u64::from(self.sure - SPARE_RECEIVES);
         let reserve = self.shared / RESERVE_SHARE;
-        let free = u64::from(self.free().saturating_sub(reserve) + held.saturating_sub(self.sure));
+        let free = u64::from(self.free().saturating_sub(reserve) + account.taken);
         let unit = u64::from(CLIENT_WEIGHT_USUAL * PARTS);
-        let a = CLIENT_MULTIPLE * parts;
-        let charged = u64::from(others.saturating_sub(self.sure)) * unit;
-        let part = (a * free).saturating_sub(charged) / (a + unit + unit / CONNECTION_MULTIPLE);
-        let part = u64::from(self.sure.saturating_sub(others)) + part;
-        u32::try_from(equal.max(part)).unwrap_or(u32::MAX).max(FIRST_RECEIVES)
+        let a = CLIENT_MULTIPLE * account.parts();
+        match (a * free).checked_sub((users - 1) * sure * unit) {
+            Some(left) => users * sure + left / (a + unit),
+            None => sure + a * free / unit,
+        }
+    }
+
+    /// A busy connection of `client` found room for no more than `credits`.
+    #[cold]
+    fn starve(&mut self, client: u32, credits: u32) {
+        let account = &self.clients[client as usize];
+        self.is_starved |= u64::from(credits) < self.equal(ALL, account) / account.users();
+    }
+
+    /// Whether a silent connection that holds more than its part is to end, because a busy one found less: then the caller looks
+    /// for it, once in [`RELIEF_INTERVAL`] at most.
+    pub(crate) fn take_starved(&mut self, now: Duration) -> bool {
+        if now < self.relief_due || !std::mem::take(&mut self.is_starved) {
+            return false;
+        }
+        self.relief_due = now + RELIEF_INTERVAL;
+        true
+    }
+
+    /// There was no such connection: the next look is later.
+    pub(crate) fn postpone_relief(&mut self, now: Duration) {
+        self.relief_due = now + RELIEF_LATER;
+    }
+
+    /// Of the `held` Receives of a connection of `client`, those beyond its equal part that others could have.
+    pub(crate) fn excess(&self, client: u32, held: u32) -> u32 {
+        let account = &self.clients[client as usize];
+        let equal = u32::try_from(self.equal(ALL, account) / account.users()).unwrap_or(u32::MAX);
+        held.saturating_sub(equal.saturating_add(SPARE_RECEIVES).max(self.sure))
     }
 
     /// A connection makes its first Call. Returns the credits that it starts with.
@@ -331,6 +517,23 @@ fn grows_at(limit: u32) -> u32 {
     limit.div_ceil(2).max(limit.min(2))
 }
 
+/// What use a connection has for its credits.
+#[derive(Clone, Copy, Debug)]
+struct CreditUse {
+    /// Receives that its client is not charged for: the spare, or, if it is idle, what it is sure of and has been granted.
+    uncharged: u32,
+    /// It uses at least half of its limit at once.
+    is_wanting: bool,
+    /// It would use more than that: not if its limit is the highest, and with one credit, one Call at a time says nothing.
+    is_counted: bool,
+}
+
+impl CreditUse {
+    fn is_busy(self) -> bool {
+        self.uncharged == SPARE_RECEIVES
+    }
+}
+
 /// How many credits one connection may be granted.
 #[derive(Debug)]
 pub(crate) struct CreditGovernor {
@@ -354,8 +557,8 @@ pub(crate) struct CreditGovernor {
     since: Duration,
     /// The most at once in the last round.
     used: u32,
-    /// What [`CreditAccount::set_aside`] has of this connection.
-    set_aside: u32,
+    /// What the ledger knows of its use.
+    usage: CreditUse,
     trial: CreditTrial,
     /// Its first Call has come: until then it has one credit, and holds nothing that others share.
     has_started: bool,
@@ -391,7 +594,7 @@ impl CreditGovernor {
             calls: u64::from(ROUND_MIN),
             since: Duration::ZERO,
             used: 0,
-            set_aside: FIRST_RECEIVES,
+            usage: CreditUse { uncharged: FIRST_RECEIVES, is_wanting: false, is_counted: false },
             trial: CreditTrial::default(),
             has_started: false,
             is_fixed,
@@ -446,13 +649,13 @@ impl CreditGovernor {
         self.changes = ledger.changes;
         let is_round_over = self.left == 0;
         if !self.is_fixed {
-            ledger.refresh(input.client);
+            ledger.visit(input.client, input.now);
             if !self.has_started {
                 self.has_started = true;
                 self.limit = ledger.start().clamp(1, self.max);
             }
+            self.note_use(ledger, input.client, is_round_over);
             self.decide(ledger, input, is_round_over);
-            self.set_aside(ledger, input.client, is_round_over);
         }
         let round = self.limit.max(ROUND_MIN.min(self.limit * ROUND_EACH));
         if is_round_over {
@@ -469,8 +672,8 @@ impl CreditGovernor {
     }
 
     fn decide(&mut self, ledger: &CreditLedger, input: &ReviewInput, is_round_over: bool) {
-        let fair = ledger.fair(input.client, input.held, self.set_aside) - SPARE_RECEIVES;
-        let fair = fair.clamp(1, self.max);
+        let is_wanting = self.usage.is_wanting || self.limit == 1;
+        let fair = ledger.fair(input.client, input.held, self.usage, is_wanting).min(self.max);
         let (limit, is_scarce) = (self.limit, ledger.is_scarce());
         // While there is enough, an eighth more than what is fair is left alone: else it would follow each Receive that others take.
         let tolerated = if is_scarce { fair } else { fair + fair / 8 };
@@ -498,27 +701,36 @@ impl CreditGovernor {
         self.grow_at = if may_grow { grows_at(self.limit) } else { u32::MAX };
     }
 
-    /// Tells the ledger whether the connection has use for more than what it is sure of.
-    fn set_aside(&mut self, ledger: &mut CreditLedger, client: u32, is_round_over: bool) {
-        let is_busy = self.peak > 1 && self.peak * 4 >= self.limit;
-        let set_aside = if is_busy {
-            0
-        } else if is_round_over || self.set_aside > 0 {
+    /// Tells the ledger what use the connection has for its credits.
+    fn note_use(&mut self, ledger: &mut CreditLedger, client: u32, is_round_over: bool) {
+        // With one credit, one Call at a time says nothing.
+        let is_busy = self.peak * 4 >= self.limit && (self.peak > 1 || self.limit == 1);
+        let uncharged = if is_busy {
+            SPARE_RECEIVES
+        } else if is_round_over || !self.usage.is_busy() {
             (self.limit + SPARE_RECEIVES).min(ledger.sure)
         } else {
-            return;
+            SPARE_RECEIVES
         };
-        ledger.set_aside(client, self.set_aside, set_aside);
-        self.set_aside = set_aside;
+        let is_used = self.peak >= grows_at(self.limit) || self.usage.is_wanting && !is_round_over;
+        let is_wanting = is_used && self.limit > 1;
+        let is_counted = is_wanting && self.limit < self.max;
+        let usage = CreditUse { uncharged, is_wanting, is_counted };
+        ledger.note_use(client, self.usage, usage);
+        self.usage = usage;
     }
 
-    /// There were Receives for no more than `credits`. It asks again after the next round.
+    /// There were Receives for no more than `credits`. It asks again after as many Calls.
     #[cold]
-    pub(crate) fn settle(&mut self, credits: u32) {
+    pub(crate) fn settle(&mut self, ledger: &mut CreditLedger, client: u32, credits: u32) {
         if !self.is_fixed {
             self.trial.cancel();
             self.limit = credits.clamp(1, self.limit);
             self.grow_at = u32::MAX;
+            let early = self.left.saturating_sub(self.limit);
+            (self.left, self.round, self.calls) =
+                (self.left - early, self.round - early, self.calls - u64::from(early));
+            ledger.starve(client, credits);
         }
     }
 }

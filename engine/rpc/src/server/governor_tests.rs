@@ -101,7 +101,7 @@ impl Model {
                     self.ledger.hold(Some(link.client), link.held, link.held + count);
                     link.held += count;
                     if link.held < wanted {
-                        link.governor.settle(link.held - SPARE_RECEIVES);
+                        link.governor.settle(&mut self.ledger, link.client, link.held - SPARE_RECEIVES);
                     }
                 }
             }
@@ -121,6 +121,14 @@ impl Model {
         }
     }
 
+    /// As [`Model::rounds`], where looking at all connections each time would take too long.
+    fn rounds_unchecked(&mut self, count: usize) {
+        for _ in 0..count {
+            (0..self.links.len()).for_each(|at| self.round_trip_unchecked(at));
+            self.check();
+        }
+    }
+
     /// What holds at all times.
     fn check(&self) {
         let held: u32 = self.links.iter().flatten().map(|link| link.held).sum();
@@ -135,6 +143,23 @@ impl Model {
             sure + absent * self.ledger.sure <= self.config.receives_max.max(held),
             "nothing for newcomers"
         );
+    }
+
+    /// A silent connection that holds too much ends for a starved one, as `Engine::relieve_starved` does, and connects again.
+    fn evict(&mut self) {
+        self.now += Duration::from_secs(1);
+        if !self.ledger.take_starved(self.now) {
+            return;
+        }
+        let silent = self.links.iter().enumerate().filter_map(|(at, link)| {
+            let link = link.as_ref().filter(|link| link.wanted == 0)?;
+            Some((self.ledger.excess(link.client, link.held), at))
+        });
+        if let Some((1.., at)) = silent.max() {
+            let client = self.link(at).client;
+            self.close(at);
+            self.open(client, 100, 0);
+        }
     }
 
     /// Credits of a client.
@@ -247,6 +272,91 @@ fn a_client_with_many_connections_gets_no_more_of_what_an_idle_crowd_leaves() {
     let (many, single) = (model.granted(0), model.granted(1));
     assert!(many * 4 <= single * 5, "{many} for 16 connections, {single} for one");
     assert!(single >= 100, "{single}");
+}
+
+/// Who comes: connections of client 0; clients that are busy for a while one after the other, and silent from then on; and
+/// clients with one busy connection each.
+#[derive(Clone, Copy, Debug)]
+enum Company {
+    Crowd(u32),
+    Silent(u32),
+    Single(u32),
+}
+
+impl Model {
+    fn come(&mut self, company: Company) {
+        match company {
+            Company::Crowd(count) => (0..count).for_each(|_| _ = self.open_unchecked(0, 100, u32::MAX)),
+            Company::Silent(count) => {
+                for client in 1000..1000 + count {
+                    let at = self.open_unchecked(client, 100, u32::MAX);
+                    (0..7).for_each(|_| self.round_trip_unchecked(at));
+                    self.links[at].as_mut().expect("it is open").wanted = 0;
+                }
+            }
+            Company::Single(count) => {
+                for client in 1..=count {
+                    self.open_unchecked(client, 100, u32::MAX);
+                    self.rounds_unchecked(1);
+                }
+            }
+        }
+        self.rounds_unchecked(10);
+    }
+}
+
+#[test]
+fn crowds_and_singles_have_equal_parts_beside_silent_clients() {
+    use Company::{Crowd, Silent, Single};
+    let settings = [
+        (64, 1024, 64),
+        (64, 1024, 256),
+        (64, 512, 64),
+        (256, 2048, 128),
+        (256, 1024, 1024),
+        (600, 2400, 64),
+    ];
+    let companies = [
+        (0, 0, 64),
+        (40, 0, 7),
+        (40, 0, 20),
+        (16, 0, 40),
+        (4, 0, 30),
+        (0, 62, 1),
+        (0, 40, 20),
+        (20, 20, 20),
+        (8, 40, 10),
+        (40, 20, 2),
+    ];
+    for (connections_max, receives_max, credits_max) in settings {
+        for company in companies {
+            let [crowd, silent, singles] = <[u32; 3]>::from(company).map(|part| connections_max * part / 64);
+            let (c, s, x) = (Crowd(crowd), Silent(silent), Single(singles));
+            for order in [[c, s, x], [c, x, s], [s, c, x], [s, x, c], [x, c, s], [x, s, c]] {
+                let mut model = Model::new(connections_max, receives_max, credits_max);
+                order.into_iter().for_each(|company| model.come(company));
+                model.now += Duration::from_secs(5);
+                for _ in 0..silent {
+                    model.rounds_unchecked(1);
+                    model.evict();
+                }
+                model.rounds_unchecked(10);
+                // One credit for each connection of the crowd may be more than its part.
+                let first = if model.granted(0) == crowd { 1 } else { 0 };
+                let parts = (first..=singles).map(|client| model.granted(client));
+                // What is more than a single client may have is its own affair.
+                let fairness = jain(parts.clone().map(|part| part.min(credits_max).into()));
+                let least = parts.clone().min();
+                let most = parts.max();
+                let clients = u32::from(crowd > 0) + silent + singles;
+                let equal = credits_max.min(model.ledger.shared / clients);
+                assert!(
+                    fairness >= 0.99 && least >= Some(equal),
+                    "{credits_max} of {receives_max}, {order:?}: {fairness}, {least:?} to {most:?} of {equal}"
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -256,3 +256,30 @@ fn the_busy_find_credits_beside_an_idle_crowd() {
     assert!(least >= Some(24), "{least:?} for each of four");
     crowd.close();
 }
+
+#[test]
+fn who_is_silent_with_more_than_its_part_ends_for_one_that_finds_less() {
+    let server = EngineConfig { credits_max: 32, connections_max: 16, receives_max: 128, ..small() };
+    let mut crowd = Crowd::new(World::new(1, FaultPlan::default()), server);
+    // Busy one after the other, and silent from then on: the first have most of what is shared.
+    for user in 0..6 {
+        crowd.connect(user, Use::Greedy, u32::MAX);
+        crowd.passes(100);
+        crowd.peers[user as usize].how = Use::Idle;
+        crowd.passes(10);
+    }
+    crowd.connect(6, Use::Greedy, u32::MAX);
+    crowd.passes(100);
+    let before = crowd.granted(6..7);
+    assert_eq!(crowd.bench.server.engine.statistics().connections_evicted, 0, "nobody is silent for long");
+    for _ in 0..60 {
+        let now = crowd.bench.world.now();
+        crowd.bench.world.advance_to(now + Duration::from_millis(100));
+        crowd.passes(50);
+    }
+    let (after, evicted) = (crowd.granted(6..7), crowd.bench.server.engine.statistics().connections_evicted);
+    // It is sure of three. An equal part of seven is 12.
+    assert!(before < 8 && after >= 12, "{before} credits, then {after}");
+    assert!((1..=2).contains(&evicted), "{evicted}: no more than it needs");
+    crowd.close();
+}

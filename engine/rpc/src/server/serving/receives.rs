@@ -78,7 +78,8 @@ impl Serving {
             let count = (wanted - self.held).min(core.credits.room(self.held));
             self.post_receives(core, id, count);
             if self.held < wanted {
-                self.governor.settle(self.held.saturating_sub(SPARE_RECEIVES));
+                let (client, credits) = (self.account.unwrap_or(0), self.held.saturating_sub(SPARE_RECEIVES));
+                self.governor.settle(&mut core.credits, client, credits);
             }
         }
     }
