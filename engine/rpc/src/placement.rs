@@ -4,15 +4,20 @@
 //! connects again alone comes back there, where the Replies of its earlier Calls are kept. Further connections of the client
 //! (Linux's `nconnect`) go to the engine with the least load.
 
+use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use stag_fabric::Peer;
 
 use crate::server::duplicates::address;
+use crate::server::eviction::owner;
 
 /// Clients whose homes are remembered.
 const HOMES_MAX: usize = 16 * 1024;
+
+/// Of these, those of one owner: a host has all addresses of a network of IPv6, and a user as many processes.
+const HOMES_EACH: usize = HOMES_MAX / 16;
 
 /// How long a home outlives its client's last connection: longer than any Reply is kept for a retransmission.
 const HOME_KEPT: Duration = Duration::from_secs(600);
@@ -23,10 +28,19 @@ pub const BUSY_MAX: u16 = 1000;
 /// A client's home.
 #[derive(Clone, Copy, Debug)]
 struct Home {
+    owner: u128,
     engine: u32,
     connections: u32,
     /// When its last connection ended; while there is one, when the last one before did.
     idle_since: Duration,
+}
+
+/// The clients of one owner that have homes.
+#[derive(Clone, Debug, Default)]
+struct OwnerHomes {
+    homes: usize,
+    /// As [`ConnectionPlacement::idle`].
+    idle: VecDeque<(u128, Duration)>,
 }
 
 /// What is known of an engine.
@@ -38,12 +52,14 @@ struct EngineLoad {
 
 /// Says which engine serves a connection.
 ///
-/// Bounded: it remembers the homes of 16 Ki clients, and forgets the one that was idle for longest first.
+/// Bounded: it remembers the homes of 16 Ki clients, of which 1 Ki may be one owner's, and forgets the one that was idle for
+/// longest first. An *owner* is a network address (of IPv6 the first 64 bits) or a user of this machine.
 #[derive(Debug)]
 pub struct ConnectionPlacement {
     engines: Vec<EngineLoad>,
     connections_max: u32,
     homes: HashMap<u128, Home>,
+    owners: HashMap<u128, OwnerHomes>,
     /// Clients without connections, and since when, oldest first. Out of date where the client came back.
     idle: VecDeque<(u128, Duration)>,
 }
@@ -56,6 +72,7 @@ impl ConnectionPlacement {
             engines: vec![EngineLoad::default(); engines],
             connections_max,
             homes: HashMap::new(),
+            owners: HashMap::new(),
             idle: VecDeque::new(),
         }
     }
@@ -74,11 +91,13 @@ impl ConnectionPlacement {
         match self.homes.get_mut(&client) {
             Some(home) => home.connections += 1,
             None => {
-                self.make_room_for_home();
+                let owner = owner(Some(peer));
+                self.make_room_for_home(owner);
                 // With more clients than that connected, those that come last have no home.
-                if self.homes.len() < HOMES_MAX {
-                    let home = Home { engine: engine as u32, connections: 1, idle_since: now };
+                if self.homes.len() < HOMES_MAX && self.homes_of(owner) < HOMES_EACH {
+                    let home = Home { owner, engine: engine as u32, connections: 1, idle_since: now };
                     self.homes.insert(client, home);
+                    self.owners.entry(owner).or_default().homes += 1;
                 }
             }
         }
@@ -97,11 +116,10 @@ impl ConnectionPlacement {
             return;
         }
         home.idle_since = now;
-        if self.idle.len() >= 2 * HOMES_MAX {
-            let homes = &self.homes;
-            self.idle.retain(|&(client, since)| is_idle_since(homes, client, since));
-        }
-        self.idle.push_back((client, now));
+        let owner = home.owner;
+        note_idle(&mut self.idle, HOMES_MAX, &self.homes, client, now);
+        let own = &mut self.owners.entry(owner).or_default().idle;
+        note_idle(own, HOMES_EACH, &self.homes, client, now);
     }
 
     /// How busy an engine was lately, from 0 to [`BUSY_MAX`]: its share of the time in which it had something to do.
@@ -141,24 +159,56 @@ impl ConnectionPlacement {
         while let Some(&(client, since)) = self.idle.front()
             && now >= since + HOME_KEPT
         {
-            self.forget_oldest(client, since);
+            self.idle.pop_front();
+            self.forget(client, since);
         }
     }
 
-    fn make_room_for_home(&mut self) {
-        while self.homes.len() >= HOMES_MAX
-            && let Some(&(client, since)) = self.idle.front()
+    /// Homes of an owner's clients.
+    fn homes_of(&self, owner: u128) -> usize {
+        self.owners.get(&owner).map_or(0, |owner| owner.homes)
+    }
+
+    fn make_room_for_home(&mut self, owner: u128) {
+        while self.homes_of(owner) >= HOMES_EACH
+            && let Some((client, since)) =
+                self.owners.get_mut(&owner).and_then(|owner| owner.idle.pop_front())
         {
-            self.forget_oldest(client, since);
+            self.forget(client, since);
+        }
+        while self.homes.len() >= HOMES_MAX
+            && let Some((client, since)) = self.idle.pop_front()
+        {
+            self.forget(client, since);
         }
     }
 
-    fn forget_oldest(&mut self, client: u128, since: Duration) {
-        self.idle.pop_front();
-        if is_idle_since(&self.homes, client, since) {
-            self.homes.remove(&client);
+    /// Forgets the client's home, if it has no connection since then.
+    fn forget(&mut self, client: u128, since: Duration) {
+        if is_idle_since(&self.homes, client, since)
+            && let Some(home) = self.homes.remove(&client)
+            && let Entry::Occupied(mut owner) = self.owners.entry(home.owner)
+        {
+            owner.get_mut().homes -= 1;
+            if owner.get().homes == 0 {
+                owner.remove();
+            }
         }
     }
+}
+
+/// A client has no connection from now on: `idle` remembers that, and has no more than twice as many as homes there may be.
+fn note_idle(
+    idle: &mut VecDeque<(u128, Duration)>,
+    homes_max: usize,
+    homes: &HashMap<u128, Home>,
+    client: u128,
+    now: Duration,
+) {
+    if idle.len() >= 2 * homes_max {
+        idle.retain(|&(client, since)| is_idle_since(homes, client, since));
+    }
+    idle.push_back((client, now));
 }
 
 /// Whether the client has no connection since then.
@@ -240,6 +290,26 @@ mod tests {
         assert_eq!(placement.homes.len(), HOMES_MAX);
         assert!(placement.idle.len() <= 2 * HOMES_MAX);
         assert_eq!((placement.home(&client(9)), placement.home(&client(10)).is_some()), (None, true));
+    }
+
+    #[test]
+    fn one_owner_does_not_make_others_homes_forgotten() {
+        let mut placement = ConnectionPlacement::new(3, u32::MAX);
+        let quiet = client(1);
+        let home = placement.place(&quiet, T0).unwrap();
+        placement.ended(&quiet, home, T0);
+        let of_network = |number: u32| {
+            Peer::Address((std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(number)), 700).into())
+        };
+        for number in 0..2 * HOMES_MAX as u32 {
+            let engine = placement.place(&of_network(number), T0).unwrap();
+            placement.ended(&of_network(number), engine, T0);
+        }
+        assert_eq!(placement.home(&quiet), Some(home));
+        assert_eq!(placement.homes.len(), HOMES_EACH + 1);
+        assert!(placement.home(&of_network(2 * HOMES_MAX as u32 - 1)).is_some(), "its latest are known");
+        placement.place(&quiet, HOME_KEPT).unwrap();
+        assert_eq!((placement.homes.len(), placement.owners.len()), (1, 1), "all others were away for long");
     }
 
     proptest! {

@@ -7,28 +7,40 @@ use arrayvec::ArrayVec;
 use stag_fabric::Peer;
 
 use crate::server::duplicates::address;
+use crate::server::eviction::owner;
 
-/// Calls that are remembered, the latest.
+/// Calls that are remembered, the latest. The owner that has most of them loses its oldest one first.
 const CALLS_MAX: usize = 64;
 
 /// For how long: a client that connects again does so sooner, and later its xids may mean other Calls.
 const AGE_MAX: Duration = Duration::from_secs(120);
 
+#[derive(Clone, Copy, Debug)]
+struct DoomedCall {
+    caller: u128,
+    owner: u128,
+    xid: u32,
+    since: Duration,
+}
+
 /// The Calls that ended a connection lately, by caller and xid.
 #[derive(Debug, Default)]
 pub(crate) struct DoomedCalls {
-    calls: ArrayVec<(u128, u32, Duration), CALLS_MAX>,
+    calls: ArrayVec<DoomedCall, CALLS_MAX>,
 }
 
 impl DoomedCalls {
     #[cold]
     pub(crate) fn add(&mut self, peer: Option<&Peer>, xid: u32, now: Duration) {
         let Some(peer) = peer else { return };
-        self.calls.retain(|(_, _, since)| now < *since + AGE_MAX);
-        if self.calls.is_full() {
-            self.calls.remove(0);
+        self.calls.retain(|call| now < call.since + AGE_MAX);
+        let count = |call: &DoomedCall| self.calls.iter().filter(|other| other.owner == call.owner).count();
+        // The oldest of several with as many.
+        let most = self.calls.iter().enumerate().rev().max_by_key(|(_, call)| count(call));
+        if let (true, Some((at, _))) = (self.calls.is_full(), most) {
+            self.calls.remove(at);
         }
-        self.calls.push((address(peer), xid, now));
+        self.calls.push(DoomedCall { caller: address(peer), owner: owner(Some(peer)), xid, since: now });
     }
 
     #[inline(always)]
@@ -39,7 +51,9 @@ impl DoomedCalls {
     #[cold]
     fn find(&self, peer: Option<&Peer>, xid: u32, now: Duration) -> bool {
         let caller = peer.map(address);
-        self.calls.iter().any(|call| Some(call.0) == caller && call.1 == xid && now < call.2 + AGE_MAX)
+        let is_it =
+            |call: &DoomedCall| Some(call.caller) == caller && call.xid == xid && now < call.since + AGE_MAX;
+        self.calls.iter().any(is_it)
     }
 }
 
@@ -62,14 +76,19 @@ mod tests {
     fn the_latest_are_remembered_for_a_while() {
         let (second, one) = (Duration::from_secs, Peer::Process { pid: 1, uid: 0, gid: 0 });
         let other = Peer::Process { pid: 2, uid: 0, gid: 0 };
-        let mut doomed = DoomedCalls::default();
-        (0..=CALLS_MAX as u32).for_each(|xid| doomed.add(Some(&one), xid, second(0)));
-        let has = |doomed: &DoomedCalls, peer, xid, at| doomed.has(Some(peer), xid, second(at));
-        assert!(!has(&doomed, &one, 0, 1), "the oldest");
-        assert!(has(&doomed, &one, 1, 1) && has(&doomed, &one, CALLS_MAX as u32, 119));
-        assert!(!has(&doomed, &other, 1, 1) && !has(&doomed, &one, 1, 120));
-        doomed.add(Some(&other), 1, second(120));
-        assert_eq!(doomed.calls.len(), 1);
+        let mut refused_calls = DoomedCalls::default();
+        (0..=CALLS_MAX as u32).for_each(|xid| refused_calls.add(Some(&one), xid, second(0)));
+        let has = |refused_calls: &DoomedCalls, peer, xid, at| refused_calls.has(Some(peer), xid, second(at));
+        assert!(!has(&refused_calls, &one, 0, 1), "the oldest");
+        assert!(has(&refused_calls, &one, 1, 1) && has(&refused_calls, &one, CALLS_MAX as u32, 119));
+        assert!(!has(&refused_calls, &other, 1, 1) && !has(&refused_calls, &one, 1, 120));
+        refused_calls.add(Some(&other), 1, second(120));
+        assert_eq!(refused_calls.calls.len(), 1);
+        // Of another user: it keeps its own, however many the first one has.
+        (0..200).for_each(|xid| {
+            refused_calls.add(Some(&Peer::Process { pid: xid, uid: 1, gid: 0 }), 7, second(121))
+        });
+        assert!(has(&refused_calls, &other, 1, 122) && refused_calls.calls.is_full());
         assert_eq!([0, 7].map(|xid| xid_of(reply_id(xid))), [Some(0), Some(7)]);
         assert_eq!(xid_of(0), None);
     }

@@ -9,10 +9,10 @@
 //!
 //! # Bounds
 //!
-//! There is a fixed number of entries, which callers share fairly (`kept.rs`): a caller keeps its unanswered Calls, and up
-//! to twice its credits, as long as there are that many entries for each caller. WRITEs have entries of their own, so that
-//! their number does not evict more important ones. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS version
-//! 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
+//! There is a fixed number of entries, which owners share fairly, and the connections of each (`kept.rs`): a connection keeps
+//! what it may have unanswered, twice its credits, as long as there are so many entries for each. WRITEs have entries of their own,
+//! so that the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
+//! version 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
 //!
 //! A retransmission of a Call that is still being executed is dropped if it comes over the same connection: its Reply is
 //! on its way there. Over another one it waits for the Reply ([`Duplicates::wait`]), since the first connection may be
@@ -27,6 +27,7 @@ use stag_wire::xdr::{Reader, padded};
 
 use crate::ConnectionId;
 use crate::server::draft::{Draft, Verdict};
+use crate::server::eviction::owner;
 use crate::server::kept::{AGE_MAX, ENTRY_LEN, KeptReply, Key, REPLY_LEN_MAX, State, Table};
 use crate::service::call::Placed;
 use crate::service::{Procedure, Repeat, Token};
@@ -151,7 +152,7 @@ impl Duplicates {
         }
         // Another entry may make room for it.
         self.has_news = true;
-        match table.insert(key, asked.connection, asked.now) {
+        match table.insert(key, owner(asked.peer), asked.connection, asked.now) {
             Some((index, generation)) => Known::New(EntryId { table: number, index, generation }),
             None => {
                 statistics.duplicates_unkept += 1;

@@ -1,15 +1,20 @@
-//! A bounded table of Calls and their Replies, shared fairly by the callers: the basis of the duplicate request cache.
+//! A bounded table of Calls and their Replies, shared fairly by owners and by their connections: what the duplicate request
+//! cache is made of.
 //!
-//! Entries are found by their key, and each is in the queue of its caller, oldest first. When the table is full, the
-//! caller that has most entries loses its oldest one. So a busy caller evicts its own entries: one that has no more than
-//! its share (entries / callers) loses none, however many Calls the others make.
+//! Entries are found by their key, and each is in the queue of its connection, oldest first. When the table is full, the
+//! *owner* ([`owner`](crate::server::eviction::owner)) that has most entries loses the oldest one of that of its connections
+//! which has most. So a busy connection evicts its own entries: one that has no more than its share of what its owner has,
+//! where that is no more than its share of all, loses none, however many Calls the others make.
 //!
-//! Every operation takes constant time and allocates nothing: callers with the same number of entries are in one list (a
-//! *level*), and a number only ever changes by one.
+//! The entries of a connection stay when it ends: they are for the next one. Each Call that comes in looks at one entry, and
+//! frees it if it is too old.
+//!
+//! Every operation takes constant time and allocates nothing.
 
 use std::time::Duration;
 
 use crate::ConnectionId;
+use crate::server::ranks::{Group, NONE, RANK_LEN, Ranks};
 
 /// Octets of a Reply that can be kept.
 pub(crate) const REPLY_LEN_MAX: usize = 320;
@@ -17,7 +22,7 @@ pub(crate) const REPLY_LEN_MAX: usize = 320;
 /// How long an entry is good for.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(120);
 
-/// Entries of one caller that are tried as victims: those whose Call is being executed cannot be evicted.
+/// Entries of one connection that are tried as victims: those whose Call is being executed cannot be evicted.
 const VICTIMS_MAX: usize = 8;
 
 /// What a Call is known by.
@@ -48,8 +53,9 @@ pub(crate) struct Entry {
     pub(crate) generation: u32,
     /// The next entry of the same bucket, or of the free ones; [`NONE`] at the end.
     next: u32,
+    /// Its connection's place.
     caller: u32,
-    /// Its neighbours in the caller's queue.
+    /// Its neighbours in the connection's queue.
     older: u32,
     newer: u32,
     reply_len: u32,
@@ -99,38 +105,31 @@ impl KeptReply {
     }
 }
 
-/// One caller that has entries.
+/// One connection that has entries.
 #[derive(Clone, Copy, Debug)]
-struct Owner {
-    address: u128,
-    count: u32,
+struct Caller {
+    connection: ConnectionId,
+    owner: u32,
     /// Ends of its queue.
     oldest: u32,
     newest: u32,
-    /// The next caller of the same bucket, or of the free ones.
+    /// The next one of the same bucket, or of the free ones.
     next: u32,
-    /// Its neighbours on its level.
-    before: u32,
-    after: u32,
 }
 
-const NO_OWNER: Owner =
-    Owner { address: 0, count: 0, oldest: NONE, newest: NONE, next: NONE, before: NONE, after: NONE };
-
-/// Callers with the same number of entries: who came to it last is the first.
+/// One owner that has entries.
 #[derive(Clone, Copy, Debug)]
-struct Level {
-    first: u32,
-    last: u32,
+struct Owner {
+    address: u128,
+    /// Its connections.
+    callers: Group,
+    /// The next one of the same bucket, or of the free ones.
+    next: u32,
 }
 
-const EMPTY: Level = Level { first: NONE, last: NONE };
-
-const NONE: u32 = u32::MAX;
-
-/// Octets that one entry takes, with its share of the buckets, callers and levels.
+/// Octets that one entry takes, with its share of the buckets, connections and owners.
 pub(crate) const ENTRY_LEN: usize =
-    size_of::<Entry>() + size_of::<Owner>() + size_of::<Level>() + 4 * size_of::<u32>();
+    size_of::<Entry>() + size_of::<Caller>() + size_of::<Owner>() + 2 * RANK_LEN + 6 * size_of::<u32>();
 
 /// The entries.
 #[derive(Debug)]
@@ -139,30 +138,45 @@ pub(crate) struct Table {
     /// The first entry of each bucket; as many as a power of two.
     buckets: Box<[u32]>,
     free: u32,
+    /// The entry that is looked at next, whether it is too old.
+    hand: u32,
+    callers: Box<[Caller]>,
+    caller_buckets: Box<[u32]>,
+    free_caller: u32,
+    /// By the number of their entries, those of each owner.
+    caller_ranks: Ranks,
     owners: Box<[Owner]>,
     owner_buckets: Box<[u32]>,
     free_owner: u32,
-    /// By the number of entries; 0 is not used.
-    levels: Box<[Level]>,
-    /// The highest level that somebody is on; 0: there is no entry.
-    top: u32,
+    /// By the number of their entries, all of them.
+    owner_ranks: Ranks,
+    all: Group,
 }
 
 impl Table {
     pub(crate) fn new(entries: usize) -> Table {
         let buckets = vec![NONE; entries.next_power_of_two()].into_boxed_slice();
+        let nowhere = Entry::BLANK.connection;
+        let caller = Caller { connection: nowhere, owner: NONE, oldest: NONE, newest: NONE, next: NONE };
+        let owner = Owner { address: 0, callers: Group::EMPTY, next: NONE };
         let mut table = Table {
             entries: vec![Entry::BLANK; entries].into_boxed_slice(),
+            caller_buckets: buckets.clone(),
             owner_buckets: buckets.clone(),
             buckets,
             free: NONE,
-            owners: vec![NO_OWNER; entries].into_boxed_slice(),
+            hand: 0,
+            callers: vec![caller; entries].into_boxed_slice(),
+            free_caller: NONE,
+            caller_ranks: Ranks::new(entries),
+            owners: vec![owner; entries].into_boxed_slice(),
             free_owner: NONE,
-            levels: vec![EMPTY; entries + 1].into_boxed_slice(),
-            top: 0,
+            owner_ranks: Ranks::new(entries),
+            all: Group::EMPTY,
         };
         for index in (0..entries as u32).rev() {
             table.entries[index as usize].next = std::mem::replace(&mut table.free, index);
+            table.callers[index as usize].next = std::mem::replace(&mut table.free_caller, index);
             table.owners[index as usize].next = std::mem::replace(&mut table.free_owner, index);
         }
         table
@@ -189,28 +203,52 @@ impl Table {
         None
     }
 
-    /// Makes an entry for a Call that is executed now; its index and its generation. `None`: there is no room, because
-    /// the Calls that have it are all being executed.
-    pub(crate) fn insert(&mut self, key: Key, connection: ConnectionId, now: Duration) -> Option<(u32, u32)> {
+    /// Makes an entry for a Call of this owner that is executed now; its index and its generation. `None`: there is no room,
+    /// because the Calls that have it are all being executed.
+    pub(crate) fn insert(
+        &mut self,
+        key: Key,
+        owner: u128,
+        connection: ConnectionId,
+        now: Duration,
+    ) -> Option<(u32, u32)> {
+        self.free_stale(now);
         if self.free == NONE {
-            let most = self.levels[self.top as usize].last;
-            let victim = self.victim(most, now).or_else(|| {
-                let own = self.find_owner(key.caller)?;
-                self.victim(own, now)
-            });
-            let victim = victim?;
-            if self.entries[victim as usize].key.caller == key.caller {
-                // The caller has as many entries as before.
-                return Some(self.refill(victim, key, connection, now));
-            }
+            let most = self.owner_ranks.most(&self.all)?;
+            let most = self.caller_ranks.most(&self.owners[most as usize].callers)?;
+            let Caller { connection: other, owner: whose, .. } = self.callers[most as usize];
+            let is_own = other == connection && self.owners[whose as usize].address == owner;
+            let victim = match self.victim(most, now) {
+                // The connection has as many entries as before.
+                Some(victim) if is_own => return Some(self.refill(victim, key, connection, now)),
+                Some(victim) => victim,
+                None => {
+                    let own = self.find_caller(self.find_owner(owner)?, connection)?;
+                    let victim = self.victim(own, now)?;
+                    return Some(self.refill(victim, key, connection, now));
+                }
+            };
             self.remove(victim);
         }
         let index = self.free;
         self.free = self.entries[index as usize].next;
-        let caller = self.find_owner(key.caller).unwrap_or_else(|| self.new_owner(key.caller));
+        let owner = self.find_owner(owner).unwrap_or_else(|| self.new_owner(owner));
+        let caller =
+            self.find_caller(owner, connection).unwrap_or_else(|| self.new_caller(owner, connection));
         let filled = self.fill(index, caller, key, connection, now);
-        self.recount(caller, 1);
+        self.caller_ranks.increase(&mut self.owners[owner as usize].callers, caller);
+        self.owner_ranks.increase(&mut self.all, owner);
         Some(filled)
+    }
+
+    /// Looks at one entry, each time at the next one, and frees it if it is too old: connections that are gone leave some.
+    fn free_stale(&mut self, now: Duration) {
+        let hand = self.hand;
+        self.hand = if hand as usize + 1 < self.entries.len() { hand + 1 } else { 0 };
+        let entry = &self.entries[hand as usize];
+        if entry.state == State::Answered && now >= entry.since + AGE_MAX {
+            self.remove(hand);
+        }
     }
 
     /// Makes an entry, which is in no list, that of a Call which is executed now. Returns its index and its generation.
@@ -232,7 +270,7 @@ impl Table {
         (index, generation)
     }
 
-    /// Makes the oldest entry of a caller that of another Call of it, which is executed now. Returns its index and its
+    /// Makes the oldest entry of a connection that of another Call of it, which is executed now. Returns its index and its
     /// generation.
     #[inline]
     fn refill(&mut self, index: u32, key: Key, connection: ConnectionId, now: Duration) -> (u32, u32) {
@@ -245,13 +283,13 @@ impl Table {
         let generation = entry.generation;
         entry.next = next;
         let (caller, second) = (entry.caller, entry.newer);
-        debug_assert_eq!(self.owners[caller as usize].oldest, index, "the oldest of its caller");
+        debug_assert_eq!(self.callers[caller as usize].oldest, index, "the oldest of its connection");
         // From the front of the queue to its end. Alone in it, it is both.
         if let Some(front) = self.entries.get_mut(second as usize) {
             front.older = NONE;
-            let owner = &mut self.owners[caller as usize];
-            owner.oldest = second;
-            let last = std::mem::replace(&mut owner.newest, index);
+            let queue = &mut self.callers[caller as usize];
+            queue.oldest = second;
+            let last = std::mem::replace(&mut queue.newest, index);
             self.entries[last as usize].newer = index;
             let entry = &mut self.entries[index as usize];
             (entry.older, entry.newer) = (last, NONE);
@@ -285,16 +323,21 @@ impl Table {
         entry.next = std::mem::replace(&mut self.free, index);
         let caller = entry.caller;
         self.dequeue(caller, index);
-        self.recount(caller, -1);
-        if self.owners[caller as usize].count == 0 {
-            self.free_owner(caller);
+        let owner = self.callers[caller as usize].owner;
+        self.caller_ranks.decrease(&mut self.owners[owner as usize].callers, caller);
+        if self.caller_ranks.count(caller) == 0 {
+            self.free_caller(caller);
+        }
+        self.owner_ranks.decrease(&mut self.all, owner);
+        if self.owner_ranks.count(owner) == 0 {
+            self.free_owner(owner);
         }
     }
 
-    /// The caller's oldest entry that can be evicted. Those that cannot go to the end of its queue.
+    /// The connection's oldest entry that can be evicted. Those that cannot go to the end of its queue.
     #[inline]
     fn victim(&mut self, caller: u32, now: Duration) -> Option<u32> {
-        let oldest = self.owners.get(caller as usize)?.oldest;
+        let oldest = self.callers[caller as usize].oldest;
         if self.entries.get(oldest as usize)?.can_be_evicted(now) {
             return Some(oldest);
         }
@@ -304,8 +347,8 @@ impl Table {
     /// As [`Table::victim`], where the oldest cannot be evicted.
     #[cold]
     fn later_victim(&mut self, caller: u32, now: Duration) -> Option<u32> {
-        for _ in 0..VICTIMS_MAX.min(self.owners.get(caller as usize)?.count as usize) {
-            let index = self.owners[caller as usize].oldest;
+        for _ in 0..VICTIMS_MAX.min(self.caller_ranks.count(caller) as usize) {
+            let index = self.callers[caller as usize].oldest;
             if self.entries[index as usize].can_be_evicted(now) {
                 return Some(index);
             }
@@ -316,26 +359,26 @@ impl Table {
     }
 
     fn enqueue(&mut self, caller: u32, index: u32) {
-        let owner = &mut self.owners[caller as usize];
-        let last = std::mem::replace(&mut owner.newest, index);
+        let queue = &mut self.callers[caller as usize];
+        let last = std::mem::replace(&mut queue.newest, index);
         let entry = &mut self.entries[index as usize];
         (entry.caller, entry.older, entry.newer) = (caller, last, NONE);
         match self.entries.get_mut(last as usize) {
             Some(last) => last.newer = index,
-            None => owner.oldest = index,
+            None => queue.oldest = index,
         }
     }
 
     fn dequeue(&mut self, caller: u32, index: u32) {
-        let owner = &mut self.owners[caller as usize];
+        let queue = &mut self.callers[caller as usize];
         let Entry { older, newer, .. } = self.entries[index as usize];
         match self.entries.get_mut(older as usize) {
             Some(entry) => entry.newer = newer,
-            None => owner.oldest = newer,
+            None => queue.oldest = newer,
         }
         match self.entries.get_mut(newer as usize) {
             Some(entry) => entry.older = older,
-            None => owner.newest = older,
+            None => queue.newest = older,
         }
     }
 
@@ -350,14 +393,14 @@ impl Table {
         None
     }
 
-    /// A caller without entries. There is always one: each of the others has an entry, and one entry is free.
+    /// An owner without entries. There is always one: each of the others has an entry, and one entry is free.
     fn new_owner(&mut self, address: u128) -> u32 {
         let bucket = self.owner_bucket(address);
         let index = self.free_owner;
         let owner = &mut self.owners[index as usize];
         self.free_owner = owner.next;
         let next = std::mem::replace(&mut self.owner_buckets[bucket], index);
-        *owner = Owner { address, next, ..NO_OWNER };
+        *owner = Owner { address, callers: Group::EMPTY, next };
         index
     }
 
@@ -376,35 +419,47 @@ impl Table {
         self.owners[index as usize].next = std::mem::replace(&mut self.free_owner, index);
     }
 
-    /// The caller has one entry more, or one less: it moves to the next level.
-    fn recount(&mut self, caller: u32, change: i32) {
-        let Owner { count, before, after, .. } = self.owners[caller as usize];
-        if count > 0 {
-            let level = &mut self.levels[count as usize];
-            match self.owners.get_mut(before as usize) {
-                Some(owner) => owner.after = after,
-                None => level.first = after,
+    fn caller_bucket(&self, owner: u32, connection: ConnectionId) -> usize {
+        let folded = u64::from(connection.index) << 32 | u64::from(connection.generation);
+        let spread = (folded ^ u64::from(owner) << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        spread as usize & (self.caller_buckets.len() - 1)
+    }
+
+    fn find_caller(&self, owner: u32, connection: ConnectionId) -> Option<u32> {
+        let mut at = self.caller_buckets[self.caller_bucket(owner, connection)];
+        while let Some(caller) = self.callers.get(at as usize) {
+            if caller.connection == connection && caller.owner == owner {
+                return Some(at);
             }
-            match self.owners.get_mut(after as usize) {
-                Some(owner) => owner.before = before,
-                None => level.last = before,
+            at = caller.next;
+        }
+        None
+    }
+
+    /// A connection without entries. There is always one, as there is always an owner.
+    fn new_caller(&mut self, owner: u32, connection: ConnectionId) -> u32 {
+        let bucket = self.caller_bucket(owner, connection);
+        let index = self.free_caller;
+        let caller = &mut self.callers[index as usize];
+        self.free_caller = caller.next;
+        let next = std::mem::replace(&mut self.caller_buckets[bucket], index);
+        *caller = Caller { connection, owner, oldest: NONE, newest: NONE, next };
+        index
+    }
+
+    fn free_caller(&mut self, index: u32) {
+        let Caller { connection, owner, next, .. } = self.callers[index as usize];
+        let bucket = self.caller_bucket(owner, connection);
+        if self.caller_buckets[bucket] == index {
+            self.caller_buckets[bucket] = next;
+        } else {
+            let mut at = self.caller_buckets[bucket];
+            while self.callers[at as usize].next != index {
+                at = self.callers[at as usize].next;
             }
+            self.callers[at as usize].next = next;
         }
-        let new = count.wrapping_add_signed(change);
-        if new > 0 {
-            let level = &mut self.levels[new as usize];
-            let first = std::mem::replace(&mut level.first, caller);
-            match self.owners.get_mut(first as usize) {
-                Some(owner) => owner.before = caller,
-                None => level.last = caller,
-            }
-            let owner = &mut self.owners[caller as usize];
-            (owner.before, owner.after) = (NONE, first);
-        }
-        self.owners[caller as usize].count = new;
-        if new > self.top || (count == self.top && self.levels[count as usize].first == NONE) {
-            self.top = new;
-        }
+        self.callers[index as usize].next = std::mem::replace(&mut self.free_caller, index);
     }
 }
 
@@ -414,75 +469,108 @@ mod tests {
 
     const NOWHERE: ConnectionId = ConnectionId { index: 0, generation: 0 };
 
-    /// Random keys of `callers` against a plain list: few buckets' worth of keys, so that chains are long.
-    fn against_a_list(entries: usize, callers: u32) {
+    fn connection(index: u32) -> ConnectionId {
+        ConnectionId { index, generation: 7 }
+    }
+
+    /// Random keys of `owners` with several connections each against a plain list: few buckets' worth of keys, so that chains are
+    /// long.
+    fn against_a_list(entries: usize, owners: u32) {
         let mut table = Table::new(entries);
-        let mut model: Vec<(Key, u32)> = Vec::new();
+        // Key, owner, connection, and the entry.
+        let mut model: Vec<(Key, u128, u32, u32)> = Vec::new();
         let mut state = 1u32;
         for step in 0..20_000u32 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let caller = u128::from((state >> 20) % callers);
-            let key = Key { caller, digest: u64::from(state >> 28), xid: step % 7, len: 0 };
-            let known = model.iter().position(|(other, _)| *other == key);
-            assert_eq!(table.find(&key), known.map(|at| model[at].1), "step {step}");
+            let owner = u128::from((state >> 20) % owners);
+            let number = (state >> 10) % 3;
+            let key = Key { caller: owner << 8, digest: u64::from(state >> 28), xid: step % 7, len: 0 };
+            let known = model.iter().position(|(other, ..)| *other == key);
+            assert_eq!(table.find(&key), known.map(|at| model[at].3), "step {step}");
             match known {
-                Some(at) if state & 0x100 == 0 => table.remove(model.remove(at).1),
+                Some(at) if state & 0x100 == 0 => table.remove(model.remove(at).3),
                 Some(_) => {}
                 None => {
-                    let count = |caller| model.iter().filter(|(other, _)| other.caller == caller).count();
-                    let most = model.iter().map(|(key, _)| count(key.caller)).max();
-                    let (index, _) =
-                        table.insert(key, NOWHERE, Duration::ZERO).expect("none is being executed");
+                    let of = |owner| model.iter().filter(|it| it.1 == owner).count();
+                    let of_connection =
+                        |owner, number| model.iter().filter(|it| it.1 == owner && it.2 == number).count();
+                    let most = model.iter().map(|it| of(it.1)).max();
+                    let (index, _) = table
+                        .insert(key, owner, connection(number), Duration::ZERO)
+                        .expect("none is being executed");
                     table.entries[index as usize].answer(&[]);
-                    if let Some(at) = model.iter().position(|(_, other)| *other == index) {
-                        let evicted = model[at].0.caller;
-                        assert_eq!(model.len(), entries, "none is evicted while there is room");
-                        assert_eq!(Some(count(evicted)), most, "who has most loses one");
-                        let oldest = model.iter().position(|(key, _)| key.caller == evicted);
+                    if let Some(at) = model.iter().position(|it| it.3 == index) {
+                        let (_, owner, number, _) = model[at];
+                        assert_eq!(model.len(), entries, "nobody is evicted while there is room");
+                        assert_eq!(Some(of(owner)), most, "the owner that has most loses one");
+                        let most = (0..3).map(|number| of_connection(owner, number)).max();
+                        assert_eq!(Some(of_connection(owner, number)), most, "its connection with most");
+                        let oldest = model.iter().position(|it| it.1 == owner && it.2 == number);
                         assert_eq!(oldest, Some(at), "its oldest");
                         model.remove(at);
                     }
-                    model.push((key, index));
+                    model.push((key, owner, number, index));
                 }
             }
-            let most =
-                model.iter().map(|(key, _)| model.iter().filter(|it| it.0.caller == key.caller).count());
-            assert_eq!(table.top as usize, most.max().unwrap_or(0), "step {step}");
         }
     }
 
     #[test]
     fn who_has_most_loses_its_oldest() {
-        for (entries, callers) in [(1, 1), (5, 1), (5, 2), (16, 3), (16, 40)] {
-            against_a_list(entries, callers);
+        for (entries, owners) in [(1, 1), (5, 1), (5, 2), (16, 3), (16, 40), (64, 3)] {
+            against_a_list(entries, owners);
         }
     }
 
     #[test]
-    fn a_busy_caller_does_not_evict_a_quiet_one() {
+    fn neither_a_busy_owner_nor_a_busy_connection_evicts_what_quiet_ones_have() {
+        // Owners and connections of the quiet one and of the busy one, which may have many addresses or connections.
+        let busy = |xid: u32| [(2, 2), (1, 2), (1, 2 + xid % 10)];
+        for kind in 0..3 {
+            let mut table = Table::new(64);
+            let mut insert = |caller: u128, owner, number, xid| {
+                let key = Key { caller, digest: u64::from(xid), xid, len: 0 };
+                let (index, _) =
+                    table.insert(key, owner, connection(number), Duration::ZERO).expect("there is room");
+                table.entries[index as usize].answer(&[]);
+                key
+            };
+            let quiet: Vec<_> = (0..5).map(|xid| insert(1, 1, 1, xid)).collect();
+            let mut last = Vec::new();
+            for xid in 0..10_000 {
+                let (owner, number) = busy(xid)[kind];
+                last.push(insert(u128::from(xid) << 8, owner, number, xid));
+            }
+            assert!(quiet.iter().all(|key| table.find(key).is_some()), "{kind}");
+            assert!(last.iter().rev().take(50).all(|key| table.find(key).is_some()), "{kind}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_old_makes_room() {
         let mut table = Table::new(64);
-        let key = |caller, xid| Key { caller, digest: u64::from(xid), xid, len: 0 };
-        let mut insert = |key| {
-            let (index, _) = table.insert(key, NOWHERE, Duration::ZERO).expect("there is room");
+        let key = |xid| Key { digest: u64::from(xid), xid, ..Key::default() };
+        let insert = |table: &mut Table, number, xid, now| {
+            let (index, _) = table.insert(key(xid), 1, connection(number), now).expect("there is room");
             table.entries[index as usize].answer(&[]);
         };
-        (0..31).for_each(|xid| insert(key(1, xid)));
-        (0..10_000).for_each(|xid| insert(key(2, xid)));
-        assert!((0..31).all(|xid| table.find(&key(1, xid)).is_some()));
-        assert!((9967..10_000).all(|xid| table.find(&key(2, xid)).is_some()));
+        // Of many connections that are gone.
+        (0..64).for_each(|xid| insert(&mut table, xid, xid, Duration::ZERO));
+        (100..300).for_each(|xid| insert(&mut table, 70, xid, AGE_MAX));
+        assert!((250..300).all(|xid| table.find(&key(xid)).is_some()));
     }
 
     #[test]
     fn calls_that_are_executed_stay() {
         let mut table = Table::new(4);
         let key = |xid| Key { xid, ..Key::default() };
-        let first: Vec<_> = (0..4).map(|xid| table.insert(key(xid), NOWHERE, Duration::ZERO)).collect();
-        assert!(table.insert(key(9), NOWHERE, Duration::ZERO).is_none());
+        let first: Vec<_> = (0..4).map(|xid| table.insert(key(xid), 0, NOWHERE, Duration::ZERO)).collect();
+        assert!(table.insert(key(9), 0, NOWHERE, Duration::ZERO).is_none());
         let (third, _) = first[2].expect("there was room");
         table.entries[third as usize].answer(b"answer");
-        assert_eq!(table.insert(key(9), NOWHERE, Duration::ZERO).map(|it| it.0), Some(third));
+        assert_eq!(table.insert(key(9), 0, NOWHERE, Duration::ZERO).map(|it| it.0), Some(third));
         assert_eq!(table.find(&key(2)), None);
         // One that was never answered is lost, some day.
-        assert!(table.insert(key(10), NOWHERE, AGE_MAX).is_some());
+        assert!(table.insert(key(10), 0, NOWHERE, AGE_MAX).is_some());
     }
 }

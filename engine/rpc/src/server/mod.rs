@@ -23,6 +23,7 @@ pub(crate) mod pending;
 pub(crate) mod progress;
 pub(crate) mod pulling;
 pub(crate) mod pushing;
+pub(crate) mod ranks;
 pub(crate) mod serving;
 pub(crate) mod spares;
 pub(crate) mod transit;
