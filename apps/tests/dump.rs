@@ -220,3 +220,56 @@ fn a_closed_pipe_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
 }
+
+/// A capture of this link type with these frames.
+fn pcap(name: &str, link: u32, frames: &[Vec<u8>]) -> PathBuf {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_536, link]);
+    for frame in frames {
+        file.extend(words(&[1, 0, frame.len() as u32, frame.len() as u32]));
+        file.extend(frame);
+    }
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&path, file).unwrap();
+    path
+}
+
+/// A NULL Call of NFS in a frame of Ethernet: over TCP to this port, or over UDP.
+fn null_call(is_tcp: bool, port: u16) -> Vec<u8> {
+    let call = [5_u32, 0, 2, 100_003, 3, 0, 0, 0, 0, 0].map(u32::to_be_bytes).concat();
+    let mark = (0x8000_0000 | call.len() as u32).to_be_bytes();
+    let ports = [700_u16.to_be_bytes(), port.to_be_bytes()].concat();
+    let transport = match is_tcp {
+        true => [&ports[..], &[0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x18, 1, 0, 0, 0, 0, 0], &mark, &call].concat(),
+        false => [&ports[..], &(8 + call.len() as u16).to_be_bytes(), &[0, 0], &call].concat(),
+    };
+    let len = (20 + transport.len() as u16).to_be_bytes();
+    let protocol = if is_tcp { 6 } else { 17 };
+    let ip = [&[0x45, 0][..], &len, &[0, 0, 0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]].concat();
+    [&[0; 12][..], &[8, 0], &ip, &transport].concat()
+}
+
+#[test]
+fn a_capture_without_rdma_is_not_without_violations() {
+    let tcp = pcap("no-rdma-tcp.pcap", 1, &vec![null_call(true, 2049); 3]);
+    let udp = pcap("no-rdma-udp.pcap", 1, &[null_call(false, 111)]);
+    let radio = pcap("no-rdma-radio.pcap", 105, &vec![vec![0; 60]; 2]);
+    let unknown = pcap("no-rdma-unknown.pcap", 1234, &[vec![0; 60]]);
+    let empty = pcap("no-rdma-empty.pcap", 1, &[]);
+    for (file, found) in [
+        (&tcp, "in 3 frames, but 3 RPC Calls over TCP to port 2049; "),
+        (&udp, "in 1 frame, but 1 RPC Call over UDP to port 111; "),
+        (&radio, "in 2 frames, but 2 frames of link type IEEE802_11, which is not read; "),
+        (&unknown, "in 1 frame, but 1 frame of link type 1234, which is not read; "),
+        (&empty, "in 0 frames; "),
+    ] {
+        for arguments in [&[][..], &["--quiet"], &["--quiet-violations"], &["--json"]] {
+            let output = dump(arguments, file);
+            let complaint = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{complaint}");
+            let expected = format!("nothing to check: no RPC-over-RDMA {found}mount with the option rdma");
+            assert!(complaint.contains(&expected), "{complaint}");
+            assert!(!text(&output.stdout).contains("no violations"));
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::Args;
 use stag_dump::capture::CaptureReader;
-use stag_dump::{Analyzer, CapturedEvent, Options, Totals};
+use stag_dump::{Analyzer, CapturedEvent, IpProtocol, Options, Totals};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
@@ -19,10 +19,12 @@ use crate::values::count;
 /// Shows the RPC-over-RDMA in a capture, and the rules it breaks
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. Each line is a message: frame, seconds, connection, \
-    direction (> from the client, < from the server), header, payload. Knows RPC-over-RDMA version 1 in both \
-    directions, with pulled Replies, and version 2 of June 2016. A ! and a number in engine/spec mark a broken rule. \
-    Status: 0, no rule is broken; 1, one is; 2, the file cannot be read.\n\n\
+    after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \
+    direction of a message (> from the client, < from the server), then its header and what it carries. \
+    RPC-over-RDMA 1 in both directions, with Replies that their Requester pulls; and 2 as of June 2016 with its \
+    characteristics and transmissions. \
+    A broken rule is named by its number in engine/spec behind a !. Status: 0, no rule is broken; 1, one is; 2, the \
+    file cannot be read, or has no RPC-over-RDMA to check.\n\n\
     Examples: stag dump nfs.pcap\n          tcpdump -w - port 20049 | stag dump -\n          stag dump --json nfs.pcapng | jq .rpc"
 )]
 pub struct Dump {
@@ -93,6 +95,9 @@ impl Dump {
         shown?;
         show.totals(&totals, out)?;
         ended?;
+        if totals.messages == 0 {
+            return Err(CommandFailure::not_begun(nothing_to_check(&totals)).of(&self.file));
+        }
         match totals.violation_count() {
             number if number > 0 && !self.quiet_violations => {
                 Err(CommandFailure::run(count(number, "violation")).of(&self.file))
@@ -100,4 +105,45 @@ impl Dump {
             _ => Ok(()),
         }
     }
+}
+
+/// Says that a capture has no RPC-over-RDMA, what it has instead, and what to do.
+fn nothing_to_check(totals: &Totals) -> String {
+    let mut found: Vec<String> = Vec::new();
+    for ((protocol, port), calls) in &totals.other_calls {
+        let protocol = match protocol {
+            IpProtocol::Tcp => "TCP",
+            IpProtocol::Udp => "UDP",
+        };
+        found.push(format!("{} over {protocol} to port {port}", count(*calls, "RPC Call")));
+    }
+    if let Some(link) = totals.other_link {
+        let frames = count(totals.frames_of_other_links, "frame");
+        found.push(format!("{frames} of {}, which is not read", link_name(link)));
+    }
+    if totals.connections > 0 {
+        found.push(format!("{} without a message of it", count(totals.connections, "RDMA connection")));
+    }
+    let mut text = format!("nothing to check: no RPC-over-RDMA in {}", count(totals.frames, "frame"));
+    if !found.is_empty() {
+        text = format!("{text}, but {}", found.join(", "));
+    }
+    format!(
+        "{text}; mount with the option rdma, and capture TCP port 20049 for iWARP, UDP port 4791 for RoCE"
+    )
+}
+
+/// The name of a link type of the LINKTYPE registry that a capture of RPC may have by mistake.
+fn link_name(link: u16) -> String {
+    let name = match link {
+        105 => "IEEE802_11",
+        127 => "IEEE802_11_RADIOTAP",
+        189 => "USB_LINUX",
+        220 => "USB_LINUX_MMAPPED",
+        239 => "NFLOG",
+        247 => "INFINIBAND",
+        253 => "NETLINK",
+        _ => return format!("link type {link}"),
+    };
+    format!("link type {name}")
 }

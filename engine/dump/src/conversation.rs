@@ -9,8 +9,9 @@ use std::collections::{HashMap, VecDeque};
 use stag_wire::cm_private_data::{self, InlineThresholds, PrivateData};
 use stag_wire::reliable_reply::{self, ReliableReplies, ReliableReply};
 use stag_wire::rpcrdma::{Direction, Fixed, HeaderLists, MessageProcedure, NFS_PORT};
-use stag_wire::rpcrdma2;
+use stag_wire::rpcrdma2::{self, MessageType};
 
+use crate::answerable::Answerable;
 use crate::call::{self, Call, Waiting};
 use crate::check::{self, Violations};
 use crate::event::{ChunkKind, ConnectionEnd, Context, EventKind, Extension, Message};
@@ -28,6 +29,9 @@ const READS_MAX: usize = 4096;
 /// Credits beyond which a grant cannot be meant: a Receive must be posted for each (8166-3.3.1-d), and no device has
 /// queues as long. No rule names a limit.
 const GRANT_MAX: u32 = 65_536;
+
+/// What breaks a group of version 2, to be named.
+const ANOTHER_VERSION: &str = "a message of another version";
 
 /// Where an exposed segment belongs.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +82,8 @@ pub(crate) struct Party {
     reliable_reply: Option<ReliableReply>,
     /// What it said of itself, and has begun to say, in version 2.
     pub(crate) speaker: Speaker,
+    /// What it sent beside Calls that may be answered.
+    pub(crate) answerable: Answerable,
 }
 
 /// Whether the Sends are RPC-over-RDMA.
@@ -211,6 +217,7 @@ impl Conversation {
             self.protocol = Protocol::RpcRdma;
         } else if self.protocol == Protocol::Unknown {
             cx.totals.other_sends += 1;
+            self.note_unreadable(from, octets);
             return;
         }
         cx.totals.messages += 1;
@@ -236,6 +243,8 @@ impl Conversation {
             Ok(parts) => parts,
             Err(error) => {
                 violations.header(&error);
+                self.break_group(cx, from, MessageType::Call, &|| ANOTHER_VERSION.into(), &mut violations);
+                self.note_unreadable(from, octets);
                 return report(cx, &seen, violations);
             }
         };
@@ -261,6 +270,7 @@ impl Conversation {
                 if let Err(error) = header.check_call(payload) {
                     violations.header(&error);
                 }
+                self.break_group(cx, from, MessageType::Call, &|| ANOTHER_VERSION.into(), &mut violations);
                 self.call(cx, &seen, &parts, violations);
             }
             Some(Direction::Reply) => {
@@ -272,10 +282,11 @@ impl Conversation {
             }
             Some(Direction::Error) => {
                 self.check_invalidated(&seen, parts.xid, &mut violations);
-                self.error(cx, &seen, parts.xid, violations);
+                self.error(cx, &seen, &[parts.xid], violations);
             }
             None => {
                 violations.no_direction(&header, payload);
+                self.note_unreadable(from, octets);
                 report(cx, &seen, violations);
             }
         }
@@ -435,25 +446,26 @@ impl Conversation {
         (cx.frame, cx.time) = (now_frame, now);
     }
 
-    /// Takes an RDMA_ERROR: it answers a Call of the other side.
+    /// Takes an error: it answers a Call of the other side, or what may have been one, with one of these xids.
     pub(crate) fn error(
         &mut self,
         cx: &mut Context<'_>,
         seen: &Message<'_>,
-        xid: u32,
+        xids: &[u32],
         mut violations: Violations,
     ) {
         cx.totals.errors += 1;
-        let call = self.end_call(cx, seen.from.other(), xid);
-        match &call {
-            Some(_) => cx.totals.paired += 1,
-            None if self.complete => {
+        self.refuse_group(seen.from.other(), MessageType::Call, xids);
+        let answered = self.end_answered(cx, seen.from.other(), xids);
+        match (&answered, xids) {
+            (Some(call), _) => cx.totals.paired += u64::from(call.is_some()),
+            (None, [xid, ..]) if self.complete => {
                 violations
                     .add("8166-4.5-e", format_args!("an RDMA_ERROR for xid {xid:#010x}, which no Call has"));
             }
-            None => self.lose(),
+            (None, _) => self.lose(),
         }
-        report_answer(cx, seen, call.as_ref(), violations);
+        report_answer(cx, seen, answered.flatten().as_ref(), violations);
     }
 
     /// Counts a Reply, notes its grant, and takes its Call away.
@@ -489,6 +501,8 @@ impl Conversation {
                         .add("V2-5.3-a", format_args!("version {found} answers a Call of version {of_call}"));
                 }
             }
+            // Its receiver could read it.
+            None if self.parties[requester.index()].answerable.take(xid) => {}
             None if self.complete => {
                 violations.add("8166-X-10", format_args!("a Reply with xid {xid:#010x}, which no Call has"));
             }
@@ -669,19 +683,21 @@ impl Conversation {
         (reads.front(), reads.len())
     }
 
-    /// Takes the next octets of the answer to `initiator`'s oldest RDMA Read; `last` if the answer ends with them.
+    /// Takes the next octets of the answer to `initiator`'s oldest RDMA Read, and `missing` more that were not captured; `last`
+    /// if the answer ends with them.
     pub(crate) fn read_data(
         &mut self,
         cx: &mut Context<'_>,
         initiator: ConnectionEnd,
         octets: &[u8],
+        missing: usize,
         last: bool,
     ) {
         cx.totals.reads.octets += octets.len() as u64;
         let reads = &mut self.parties[initiator.index()].reads;
         let Some(read) = reads.front_mut() else { return };
         let (at, source) = (read.received, read.source);
-        read.received += octets.len() as u64;
+        read.received += (octets.len() + missing) as u64;
         let room = read.len.saturating_sub(at).min(octets.len() as u64) as usize;
         if last {
             reads.pop_front();

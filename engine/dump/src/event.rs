@@ -93,6 +93,8 @@ pub struct Setup<'a> {
     pub parameters: Option<PrivateData>,
     /// What it says about replies of any size.
     pub reliable_reply: Option<ReliableReply>,
+    /// It says there that it speaks version 2 (RR-P-4b).
+    pub announces_version_2: bool,
 }
 
 /// A message that RFC 8166 does not know.
@@ -228,6 +230,9 @@ pub enum EventKind<'a> {
     },
 }
 
+/// Ports to which RPC Calls go without RDMA that are told apart; further ones are not counted.
+const OTHER_PORTS_MAX: usize = 16;
+
 /// What was counted.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
@@ -235,6 +240,10 @@ pub struct Totals {
     pub frames: u64,
     /// Frames whose link type is not read here.
     pub frames_of_other_links: u64,
+    /// The first such link type.
+    pub other_link: Option<u16>,
+    /// RPC Calls that are not over RDMA, by protocol and the port that they go to.
+    pub other_calls: BTreeMap<(IpProtocol, u16), u64>,
     /// Frames that are fragments of IP packets.
     pub fragments: u64,
     /// Frames that end inside a header, or contradict themselves.
@@ -283,6 +292,15 @@ pub struct Totals {
     pub violations: BTreeMap<&'static str, u64>,
 }
 
+/// A protocol over IP that carries RPC without RDMA.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IpProtocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
 /// Operations and what they moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
@@ -293,6 +311,19 @@ pub struct Moved {
 }
 
 impl Totals {
+    /// Counts a TCP segment or a datagram that is not RDMA, if an RPC Call begins it.
+    pub(crate) fn count_other(&mut self, protocol: IpProtocol, port: u16, payload: &[u8]) {
+        // A byte stream has a mark before the record.
+        let record = if protocol == IpProtocol::Tcp { payload.get(4..) } else { Some(payload) };
+        // xid, CALL, version 2 of RPC.
+        let is_call = record.and_then(|record| record.get(4..12)) == Some(&[0, 0, 0, 0, 0, 0, 0, 2]);
+        if is_call
+            && (self.other_calls.len() < OTHER_PORTS_MAX || self.other_calls.contains_key(&(protocol, port)))
+        {
+            *self.other_calls.entry((protocol, port)).or_default() += 1;
+        }
+    }
+
     /// All broken rules together.
     #[must_use]
     pub fn violation_count(&self) -> u64 {

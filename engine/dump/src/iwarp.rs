@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::mpa::{self, Fpdu, Frame, FrameError, FrameKind};
 use stag_wire::rdmap::{self, Opcode, RdmapReadRequest};
-use stag_wire::reliable_reply::ReliableReply;
+use stag_wire::reliable_reply::{ReliableReply, announces_version_2};
 use stag_wire::rpcrdma::NFS_PORT;
 
 use crate::conversation::Conversation;
@@ -584,7 +584,7 @@ impl Link {
         if let Some(problem) = problem.filter(|_| complete) {
             cx.violation(from, "5040-b", format_args!("RDMA Read Response: {problem}"));
         }
-        self.conversation.read_data(cx, initiator, payload, header.last);
+        self.conversation.read_data(cx, initiator, payload, 0, header.last);
     }
 
     fn untagged(
@@ -760,5 +760,6 @@ fn describe<'a>(frame: &Frame<'a>, parameters: Option<stag_wire::cm_private_data
         FrameKind::Reply => "MPA Reply",
     };
     let reliable_reply = ReliableReply::find(frame.private_data);
-    Setup { name, options, private_data: frame.private_data, parameters, reliable_reply }
+    let announces_version_2 = announces_version_2(frame.private_data);
+    Setup { name, options, private_data: frame.private_data, parameters, reliable_reply, announces_version_2 }
 }

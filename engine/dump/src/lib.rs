@@ -25,6 +25,7 @@
 pub mod capture;
 pub mod packet;
 
+mod answerable;
 mod call;
 mod check;
 mod conversation;
@@ -47,7 +48,7 @@ use stag_wire::roce::PORT as ROCE_PORT;
 
 pub use event::{
     Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, Endpoints, EventKind,
-    Extension, Message, Moved, RuleViolation, Setup, Termination, Totals,
+    Extension, IpProtocol, Message, Moved, RuleViolation, Setup, Termination, Totals,
 };
 pub use program::{CalledProcedure, Rpc, Status};
 
@@ -119,13 +120,22 @@ impl Analyzer {
         self.totals.frames += 1;
         (self.last_frame, self.last_time) = (frame.number, frame.time);
         match packet::parse(frame.link, frame.octets) {
-            Ok(CapturedPacket::Tcp(segment)) => self.segment(&segment, sink),
+            Ok(CapturedPacket::Tcp(segment)) => {
+                self.totals.count_other(IpProtocol::Tcp, segment.destination.port(), segment.payload);
+                self.segment(&segment, sink);
+            }
             Ok(CapturedPacket::Udp(datagram)) if datagram.destination.port() == ROCE_PORT => {
                 let (mut cx, roce) = self.context(sink);
                 roce.datagram(&mut cx, &datagram);
             }
-            Ok(CapturedPacket::Udp(_)) | Err(Skipped::Other) => {}
-            Err(Skipped::Link(_)) => self.totals.frames_of_other_links += 1,
+            Ok(CapturedPacket::Udp(datagram)) => {
+                self.totals.count_other(IpProtocol::Udp, datagram.destination.port(), datagram.payload);
+            }
+            Err(Skipped::Other) => {}
+            Err(Skipped::Link(link)) => {
+                self.totals.frames_of_other_links += 1;
+                self.totals.other_link.get_or_insert(link);
+            }
             Err(Skipped::Fragment) => self.totals.fragments += 1,
             Err(Skipped::Malformed) => self.totals.malformed += 1,
         }

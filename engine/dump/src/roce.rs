@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
-use stag_wire::reliable_reply::ReliableReply;
+use stag_wire::reliable_reply::{ReliableReply, announces_version_2};
 use stag_wire::roce::{self, ConnectionMessage, Packet, Part, QP_GENERAL_SERVICES, RoceOperation};
 
 use crate::conversation::Conversation;
@@ -110,10 +110,11 @@ impl Roce {
 
     /// Takes a datagram to RoCE's port.
     pub(crate) fn datagram(&mut self, cx: &mut Context<'_>, datagram: &Datagram<'_>) {
-        let Ok(packet) = Packet::parse(datagram.payload) else { return };
-        cx.totals.segments += 1;
         let (source, destination) = (datagram.source.ip(), datagram.destination.ip());
-        // Of a packet that was not captured whole, the headers are all that counts.
+        let Ok(packet) = Packet::parse_start(datagram.payload, datagram.missing) else {
+            return self.lose_between(source, destination);
+        };
+        cx.totals.segments += 1;
         let whole = datagram.missing == 0;
         if whole && let Some(right) = roce::icrc(datagram.ip_header, datagram.udp_header, datagram.payload) {
             match right == packet.icrc {
@@ -140,8 +141,18 @@ impl Roce {
         cx.connection = connection.id;
         connection.last_frame = cx.frame;
         let before = connection.held();
-        connection.packet(cx, to.other(), &packet, whole);
+        connection.packet(cx, to.other(), &packet);
         self.held = (self.held + connection.held()).saturating_sub(before);
+    }
+
+    /// A packet between two machines cannot be read: it may have been one of any of their connections.
+    fn lose_between(&mut self, source: IpAddr, destination: IpAddr) {
+        for connection in self.connections.values_mut() {
+            let mut machines = connection.queue_pairs.iter().flatten().map(|(address, _)| *address);
+            if machines.any(|address| address == source || address == destination) {
+                connection.conversation.lose();
+            }
+        }
     }
 
     fn insert(&mut self, cx: &mut Context<'_>, endpoints: Endpoints) -> u64 {
@@ -271,7 +282,8 @@ impl Roce {
         let used = private_data.iter().rposition(|octet| *octet != 0).map_or(0, |last| last + 1);
         let private_data = &private_data[..used];
         let reliable_reply = ReliableReply::find(private_data);
-        let setup = Setup { name, options, private_data, parameters, reliable_reply };
+        let announces_version_2 = announces_version_2(private_data);
+        let setup = Setup { name, options, private_data, parameters, reliable_reply, announces_version_2 };
         cx.emit(EventKind::Setup(from, setup));
     }
 
@@ -360,8 +372,9 @@ impl Connection {
         1024 + halves.sum::<usize>() + self.conversation.held()
     }
 
-    fn packet(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, packet: &Packet<'_>, whole: bool) {
-        if !whole {
+    fn packet(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, packet: &Packet<'_>) {
+        if packet.missing > 0 {
+            // What it moves is not all there to be compared with what is said of it.
             self.conversation.lose();
         }
         match packet.operation {
@@ -394,9 +407,20 @@ impl Connection {
         | RoceOperation::Write { part: Part::First | Part::Middle, .. } = packet.operation
         {
             // All packets but the last of a message are full.
-            self.mtu = Some(packet.payload.len() as u32).filter(|mtu| *mtu > 0);
+            self.mtu = Some((packet.payload.len() + packet.missing) as u32).filter(|mtu| *mtu > 0);
         }
         match packet.operation {
+            RoceOperation::Send { part, .. } if packet.missing > 0 => {
+                let is_new = half.send.take().is_some() || part.starts();
+                if part.ends() {
+                    half.sent = cx.frame;
+                }
+                if is_new {
+                    cx.totals.gaps += 1;
+                    self.conversation.lack(from);
+                    cx.emit(EventKind::Note(from, "a message that the capture cut: it is not read"));
+                }
+            }
             RoceOperation::Send { part, invalidate } => self.send(cx, from, part, invalidate, packet.payload),
             RoceOperation::Write { part, target } => {
                 if let Some(target) = target {
@@ -404,7 +428,8 @@ impl Connection {
                 }
                 let Some((handle, address)) = half.write.take() else { return };
                 if !part.ends() {
-                    half.write = Some((handle, address.wrapping_add(packet.payload.len() as u64)));
+                    let len = packet.payload.len() + packet.missing;
+                    half.write = Some((handle, address.wrapping_add(len as u64)));
                 }
                 self.conversation.write(cx, from, (handle, address), packet.payload, part.starts());
             }
@@ -477,7 +502,7 @@ impl Connection {
         if part.ends() {
             self.halves[initiator.index()].reads.pop_front();
         }
-        self.conversation.read_data(cx, initiator, packet.payload, part.ends());
+        self.conversation.read_data(cx, initiator, packet.payload, packet.missing, part.ends());
     }
 
     /// What is answered was sent: if it was not captured, it will not be.

@@ -2,7 +2,7 @@
 
 use stag_wire::rpcrdma::{HeaderLists, Segment};
 use stag_wire::rpcrdma2::{
-    self, Body2, Continuation, DirectedPlace, Elements, ItemPlace, MessageType, OptionMessage, PlacedItem,
+    self, Continuation, DirectedPlace, Elements, ItemPlace, MessageType, OptionMessage, PlacedItem,
     RequestTransmission, ResponseTransmission, option,
 };
 use stag_wire::xdr::Reduced;
@@ -43,25 +43,39 @@ fn part<'a>(payload: &'a [u8], claimed: u32, violations: &mut Violations) -> &'a
 }
 
 impl Conversation {
-    /// A message that is no continuation came from a side: no group may be open in its direction.
+    /// A message that is no continuation, `what`, came from a side: no group may be open in its direction.
     pub(crate) fn break_group(
         &mut self,
+        cx: &mut Context<'_>,
         from: ConnectionEnd,
         direction: MessageType,
-        body: &Body2<'_>,
+        what: &dyn Fn() -> String,
         violations: &mut Violations,
     ) {
-        if self.group(from, direction).is_none() {
-            return;
+        if let Some(group) = self.take_group(from, direction) {
+            let what = what();
+            violations.add("RTR-4.2-a", format_args!("{what} between the transmissions of a group"));
+            self.break_off(cx, from, &group);
         }
-        let what = match body {
-            Body2::Optional(message) => format!("operation {}", message.option),
-            Body2::Error(_) => String::from("RDMA2_ERROR"),
-            Body2::Message(..) => String::from("RDMA2_MSG"),
-            Body2::Long(..) => String::from("RDMA2_NOMSG"),
-        };
-        violations.add("RTR-4.2-a", format_args!("{what} between the transmissions of a group"));
-        self.take_group(from, direction);
+    }
+
+    /// A group goes no further.
+    fn break_off(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, group: &Group) {
+        if group.direction == MessageType::Call {
+            self.give_up_call(cx, from, group.xid);
+        }
+    }
+
+    /// The other side refused a message of a side: if it is a group that goes on, what was sent of it meanwhile is no mistake.
+    pub(crate) fn refuse_group(&mut self, from: ConnectionEnd, direction: MessageType, xids: &[u32]) {
+        let group = self.group(from, direction);
+        if let Some(Group { xid, .. }) = group
+            && xids.contains(xid)
+        {
+            let refused = Some(*xid);
+            self.take_group(from, direction);
+            self.parties[from.index()].answerable.refused[direction.number() as usize] = refused;
+        }
     }
 
     /// The message that a side is in the midst of, in one direction.
@@ -86,6 +100,7 @@ impl Conversation {
 
     /// Keeps the start of a group, or says what a whole message of one transmission is.
     fn begin_group(&mut self, from: ConnectionEnd, group: Group) -> Option<Group> {
+        self.parties[from.index()].answerable.refused[group.direction.number() as usize] = None;
         if group.count <= 1 {
             return Some(group);
         }
@@ -329,7 +344,12 @@ impl Conversation {
         let from = seen.from;
         let part = part(payload, continuation.payload_len, &mut violations);
         let Some(mut group) = self.take_group(from, message.direction) else {
-            if self.complete {
+            let answerable = &mut self.parties[from.index()].answerable;
+            let is_refused = answerable.refused[message.direction.number() as usize] == Some(message.xid);
+            if message.direction == MessageType::Call && !is_refused {
+                answerable.note(message.xid);
+            }
+            if self.complete && !is_refused {
                 violations.add("RTR-9.4-a", "a continuation of nothing");
             }
             return report(cx, seen, violations);
@@ -340,6 +360,7 @@ impl Conversation {
             let (xid, number, lead) = expected;
             let text = format_args!("xid, number and operation are not {xid:#010x}, {number}, {lead}");
             violations.add("RTR-9.4-a", text);
+            self.break_off(cx, from, &group);
             return report(cx, seen, violations);
         }
         group.next += 1;

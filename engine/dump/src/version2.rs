@@ -79,6 +79,16 @@ impl Violations {
     }
 }
 
+/// What a message is called that breaks a group.
+fn name(body: &Body2<'_>) -> String {
+    match body {
+        Body2::Optional(message) => format!("operation {}", message.option),
+        Body2::Error(_) => String::from("RDMA2_ERROR"),
+        Body2::Message(..) => String::from("RDMA2_MSG"),
+        Body2::Long(..) => String::from("RDMA2_NOMSG"),
+    }
+}
+
 impl Conversation {
     /// Takes a message of version 2.
     pub(crate) fn send_version_2(
@@ -87,7 +97,12 @@ impl Conversation {
         seen: &Message<'_>,
         mut violations: Violations,
     ) {
-        if self.speaks_version_1 && self.complete {
+        // An answer has the version of its Call (V2-5.3-a).
+        let is_answer = matches!(
+            &seen.extension,
+            Some(Extension::Version2 { header, .. }) if header.direction() == MessageType::Reply
+        );
+        if self.speaks_version_1 && self.complete && !is_answer {
             violations.add("8166-4.2.2-a", "version 2 on a connection that uses version 1");
         }
         self.check_length(seen, &mut violations);
@@ -96,6 +111,9 @@ impl Conversation {
             if let Err(Refused2 { error, .. }) = Header2::parse(seen.octets) {
                 violations.version_2(&error);
             }
+            let what = || String::from("a message that cannot be read");
+            self.break_group(cx, seen.from, MessageType::Call, &what, &mut violations);
+            self.note_unreadable(seen.from, seen.octets);
             return report(cx, seen, violations);
         };
         if let Body2::Optional(message) = &header.body {
@@ -103,11 +121,14 @@ impl Conversation {
                 if let Err(Refused2 { error, .. }) = OptionalOperation::parse(message) {
                     violations.version_2(&error);
                 }
+                let what = || name(&header.body);
+                self.break_group(cx, seen.from, message.direction, &what, &mut violations);
+                self.note_unreadable(seen.from, seen.octets);
                 return report(cx, seen, violations);
             };
             return self.operation(cx, seen, message, &operation, payload, violations);
         }
-        self.break_group(seen.from, header.direction(), &header.body, &mut violations);
+        self.break_group(cx, seen.from, header.direction(), &|| name(&header.body), &mut violations);
         if let Err(Refused2 { error, .. }) = header.check(payload) {
             violations.version_2(&error);
         }
@@ -144,7 +165,7 @@ impl Conversation {
                         cx.totals.errors += 1;
                         report(cx, seen, violations);
                     }
-                    None => self.error(cx, seen, header.xid, violations),
+                    None => self.error(cx, seen, &[header.xid], violations),
                 }
             }
             (Body2::Optional(_), _) => {}
@@ -186,8 +207,8 @@ impl Conversation {
         mut violations: Violations,
     ) {
         if !matches!(operation, OptionalOperation::Continuation(_)) {
-            let body = Body2::Optional(*message);
-            self.break_group(seen.from, message.direction, &body, &mut violations);
+            let what = || name(&Body2::Optional(*message));
+            self.break_group(cx, seen.from, message.direction, &what, &mut violations);
         }
         let own = &mut self.parties[seen.from.index()].speaker;
         match operation {
@@ -202,13 +223,23 @@ impl Conversation {
             }
             OptionalOperation::Error(error) => {
                 if error.bad.direction == MessageType::Call {
-                    return self.error(cx, seen, error.bad.xid, violations);
+                    // About a group, or about the transmission of none that broke it off.
+                    let lead = error.lead.map_or(error.bad.xid, |lead| lead.xid);
+                    return self.error(cx, seen, &[lead, error.bad.xid], violations);
                 }
                 cx.totals.errors += 1;
+                self.refuse_group(seen.from.other(), MessageType::Reply, &[error.bad.xid]);
                 return report(cx, seen, violations);
             }
-            OptionalOperation::Initial(initial) => initial.values.iter().for_each(|value| own.learn(&value)),
-            OptionalOperation::Update(update) => own.learn(&update.now),
+            // A peer that does not support them answers INVAL_OPTION (XC-a).
+            OptionalOperation::Initial(initial) => {
+                initial.values.iter().for_each(|value| own.learn(&value));
+                self.parties[seen.from.index()].answerable.told.note(message.xid);
+            }
+            OptionalOperation::Update(update) => {
+                own.learn(&update.now);
+                self.parties[seen.from.index()].answerable.told.note(message.xid);
+            }
             OptionalOperation::Ask(_) => {
                 if own.asked.len() == ASKED_MAX {
                     own.asked.pop_front();

@@ -439,3 +439,121 @@ fn rules_of_versions_and_characteristics() {
         &[("5531-d", 1), ("V2-4.2.2-b", 1)],
     );
 }
+
+/// An error with this code, about a message of this version.
+fn error(xid: u32, version: u32, code: u32) -> Vec<u8> {
+    let range: &[u32] = if code == 1 { &[1, 2] } else { &[] };
+    words(&[&[xid, version, 32, 4, code][..], range].concat())
+}
+
+fn transmission_error(bad: u32, lead: Option<u32>, fault: GroupFault) -> Vec<u8> {
+    let id = |xid| TransmissionId { xid, direction: MessageType::Call, number: 0 };
+    let error = TransmissionError { bad: id(bad), lead: lead.map(id), fault };
+    operation(&OptionalOperation::Error(error), MessageType::Reply, lead.unwrap_or(bad), &[])
+}
+
+/// The rules that the server breaks which answers bad messages of its client so, and those of the client.
+#[track_caller]
+fn check_answers(mut talk: Talk, messages: &[(usize, Vec<u8>)], expected: &[&str]) {
+    messages.iter().for_each(|(from, message)| talk.send(*from, message));
+    let (lines, totals) = analyze(&talk.frames);
+    let of_server: Vec<&String> =
+        lines.iter().filter(|line| line.contains(" Server ") && !line.ends_with(" []")).collect();
+    assert_eq!(of_server, Vec::<&String>::new(), "{lines:#?}");
+    let rules: Vec<&str> = totals.violations.keys().copied().collect();
+    assert_eq!(rules, expected, "{lines:#?}");
+}
+
+#[test]
+fn who_answers_a_bad_message_as_it_must_breaks_no_rule() {
+    // 8166-4.5-a 8166-4.5.1-a 8166-4.5.2-a V2-4.2.3-a
+    for (bad, answer, rule) in [
+        (words(&[2, 1, 32, 0, 7, 0, 0]), error(2, 1, 2), "8166-X-2"),
+        (words(&[2, 1, 32, 2, 0, 0, 0]), error(2, 1, 2), "8166-4.6.1-a"),
+        (words(&[2, 9, 32, 0, 0, 0, 0]), error(2, 9, 1), "8166-4.2.2-a"),
+        (words(&[2, 1, 32, 5, 0, 0, 0]), error(2, 1, 2), "8166-4.5.2-a"),
+        (words(&[2, 1, 32, 1, 0, 0, 0]), error(2, 1, 2), "8166-4.2.4-b"),
+    ] {
+        check_answers(Talk::new().greet(), &[(CLIENT, bad), (SERVER, answer)], &[rule]);
+    }
+    // Each message permits one answer.
+    let mut talk = Talk::new().greet();
+    talk.send(CLIENT, &words(&[2, 9, 32, 0, 0, 0, 0]));
+    talk.send(SERVER, &error(2, 9, 1));
+    talk.send(SERVER, &error(2, 9, 1));
+    assert_eq!(talk.rules(), [("8166-4.2.2-a", 1), ("8166-4.5-e", 1)]);
+    for (bad, answer, rules) in [
+        (words(&[2, 2, 32, 0, 9, 0, 0, 0]), error(2, 2, 2), &["V2-X-7"][..]),
+        (words(&[2, 2, 32, 5, 0, 77, 0]), error(2, 2, 3), &["V2-4.2.3-a"]),
+        (words(&[2, 2, 32, 5, 0, 1, 12, 1, 99, 400]), error(2, 2, 2), &["V2-4.2.3-a"]),
+        (
+            words(&[2, 2, 32, 5, 0, 7, 12, 1, 5, 0]),
+            transmission_error(2, None, GroupFault::NoGroup),
+            &["RTR-9.4-a"],
+        ),
+    ] {
+        check_answers(greet2(), &[(CLIENT, bad), (SERVER, answer)], rules);
+    }
+    // Operations that the server does not support.
+    check_answers(greet2(), &[(CLIENT, initial(&[])), (SERVER, error(0, 2, 3))], &[]);
+}
+
+#[test]
+fn who_gives_a_group_up_as_it_must_breaks_no_rule() {
+    // RTR-4.2-a RTR-X-8 RTR-X-19
+    let [first, second, third] = group(2);
+    let null = |xid| plain2(MessageType::Call, xid, &call(xid, 0, &[]));
+    let answer = |xid| plain2(MessageType::Reply, xid, &reply(xid, &[]));
+    let procedure = GroupFault::Procedure { expected: 5, found: 0 };
+    let broken = |fault| transmission_error(2, Some(2), fault);
+    // Another Call between the transmissions, also one with the same xid, or of version 1.
+    for xid in [3, 2] {
+        let messages = [
+            (CLIENT, first.clone()),
+            (CLIENT, null(xid)),
+            (SERVER, broken(procedure)),
+            (SERVER, answer(xid)),
+        ];
+        check_answers(greet2(), &messages, &["RTR-4.2-a"]);
+    }
+    let version_1 = plain(3, 32, &call(3, 0, &[]));
+    let messages = [
+        (CLIENT, first.clone()),
+        (CLIENT, version_1),
+        (SERVER, broken(procedure)),
+        (SERVER, plain(3, 32, &reply(3, &[]))),
+    ];
+    check_answers(greet2(), &messages, &["RTR-4.2-a"]);
+    // The group once more, whole.
+    let option = GroupFault::Option { expected: 7, found: 5 };
+    let mut messages = vec![(CLIENT, first.clone())];
+    messages.extend(group(2).map(|message| (CLIENT, message)));
+    messages.extend([(SERVER, broken(option)), (SERVER, plain2(MessageType::Reply, 2, &write_reply(2)))]);
+    check_answers(greet2(), &messages, &["RTR-4.2-a"]);
+    // A wrong number, and the xid of another.
+    let number = GroupFault::Number { expected: 1, found: 2 };
+    check_answers(
+        greet2(),
+        &[
+            (CLIENT, first.clone()),
+            (CLIENT, third.clone()),
+            (SERVER, broken(number)),
+            (CLIENT, null(2)),
+            (SERVER, answer(2)),
+        ],
+        &["RTR-9.4-a"],
+    );
+    let xid = transmission_error(3, Some(2), GroupFault::Xid { expected: 2, found: 3 });
+    let other = group(3)[1].clone();
+    check_answers(greet2(), &[(CLIENT, first.clone()), (CLIENT, other), (SERVER, xid)], &["RTR-9.4-a"]);
+    // The server refuses it while it goes on: the rest is no mistake, nor is what follows.
+    let messages = [
+        (CLIENT, first),
+        (SERVER, error(2, 2, 2)),
+        (CLIENT, second),
+        (CLIENT, third),
+        (CLIENT, null(4)),
+        (SERVER, answer(4)),
+    ];
+    check_answers(greet2(), &messages, &[]);
+}

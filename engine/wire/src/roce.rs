@@ -141,9 +141,11 @@ pub struct Packet<'a> {
     pub psn: u32,
     /// What it does.
     pub operation: RoceOperation,
-    /// The payload without its padding.
+    /// The payload without its padding, as far as it is there.
     pub payload: &'a [u8],
-    /// The invariant CRC, as it stands there.
+    /// Octets of the payload behind that, of a packet of which only the start is there.
+    pub missing: usize,
+    /// The invariant CRC, as it stands there; zeros where only the start of the packet is there.
     pub icrc: [u8; ICRC_LEN],
 }
 
@@ -187,22 +189,29 @@ fn take_reth(rest: &mut &[u8]) -> Result<Reth, RoceError> {
 impl<'a> Packet<'a> {
     /// Reads the payload of a UDP datagram. The ICRC is not checked: see [`icrc`].
     pub fn parse(datagram: &'a [u8]) -> Result<Packet<'a>, RoceError> {
-        let (body, icrc) = datagram.split_last_chunk().ok_or(RoceError::Truncated)?;
-        let mut rest = body;
+        Packet::parse_start(datagram, 0)
+    }
+
+    /// Reads the start of the payload of a UDP datagram, of which `missing` more octets were sent.
+    pub fn parse_start(datagram: &'a [u8], missing: usize) -> Result<Packet<'a>, RoceError> {
+        let mut rest = datagram;
         let [code, flags, _, _, q0, q1, q2, q3, p0, p1, p2, p3] = take::<BTH_LEN>(&mut rest)?;
         if flags & 0x0f != 0 {
             return Err(RoceError::Version(flags & 0x0f));
         }
         let operation = Packet::operation(*code, &mut rest)?;
         let padding = usize::from(flags >> 4 & 3);
-        let payload =
-            rest.len().checked_sub(padding).and_then(|len| rest.get(..len)).ok_or(RoceError::Padding)?;
+        let left = (rest.len() + missing).checked_sub(ICRC_LEN).ok_or(RoceError::Truncated)?;
+        let len = left.checked_sub(padding).ok_or(RoceError::Padding)?;
+        let payload = &rest[..len.min(rest.len())];
+        let icrc = datagram.last_chunk().filter(|_| missing == 0).copied().unwrap_or_default();
         Ok(Packet {
             destination_qp: low24(&[*q0, *q1, *q2, *q3]),
             psn: low24(&[*p0, *p1, *p2, *p3]),
             operation,
             payload,
-            icrc: *icrc,
+            missing: len - payload.len(),
+            icrc,
         })
     }
 

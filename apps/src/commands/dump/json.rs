@@ -51,6 +51,7 @@ struct SetupObject {
     pulls_replies: Option<bool>,
     exposes_replies: Option<bool>,
     done_receives: Option<u16>,
+    speaks_version_2: Option<bool>,
 }
 
 /// Something that is no message: a broken rule below, a Terminate, a gap.
@@ -293,6 +294,7 @@ fn set_up(frame: u64, from: ConnectionEnd, setup: &Setup<'_>) -> SetupObject {
         pulls_replies: setup.reliable_reply.map(|told| told.pulls),
         exposes_replies: setup.reliable_reply.map(|told| told.exposes),
         done_receives: setup.reliable_reply.map(|told| told.done_receives),
+        speaks_version_2: setup.reliable_reply.map(|_| setup.announces_version_2),
     }
 }
 

@@ -135,6 +135,9 @@ impl Show for Text {
         for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
             out.line(format_args!("{count} {what}"))?;
         }
+        if t.messages == 0 {
+            return out.line("nothing to check");
+        }
         if totals.violations.is_empty() {
             return out.line("no violations");
         }
@@ -173,8 +176,11 @@ fn set_up(setup: &Setup<'_>) -> String {
     if let Some(told) = &setup.reliable_reply {
         let yes = |flag| if flag { "yes" } else { "no" };
         let (pulls, exposes, receives) = (yes(told.pulls), yes(told.exposes), told.done_receives);
-        let _ =
-            write!(text, "; pulls Replies {pulls}, exposes Replies {exposes}, Receives for DONE {receives}");
+        let second = yes(setup.announces_version_2);
+        let _ = write!(
+            text,
+            "; pulls Replies {pulls}, exposes Replies {exposes}, Receives for DONE {receives}, speaks version 2 {second}"
+        );
     }
     text
 }
