@@ -2,7 +2,7 @@
 
 use super::check::CheckNeeds::{Files, Null};
 use super::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::chunk_checks::targets as exposed_targets;
+use super::chunk_checks::{sources, targets as exposed_targets};
 use super::file_checks::{files, number, read, results, target_holds, write_call};
 use super::files::{FILE_LEN, content, status};
 use super::message::{OPTIONAL, SeenBody, Words};
@@ -173,6 +173,11 @@ fn result_of(
     };
     let found = results(&whole.payload)?;
     ensure((found.status, found.length) == (0, count), || format!("{found:?}"))?;
+    // Behind the count of its octets, which is the last word in front of them.
+    let position = whole.payload.len() - found.inline.len();
+    ensure(item.displacement as usize == position, || {
+        format!("RTR-7.3-a: an item at displacement {}, whose data belongs at {position}", item.displacement)
+    })?;
     let data = match item.place {
         place::TARGETS => whole.octets_of(item)?,
         place::TOO_SHORT => found.inline.iter().copied().take(count as usize).collect(),
@@ -322,6 +327,19 @@ pub static CHECKS: &[Check] = &[
         run: |probe| {
             broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |second, _| {
                 let null = second.null();
+                (null.octets(), null.fixed.xid, 0, true)
+            })
+        },
+    },
+    Check {
+        name: "group-version-1",
+        rules: &["RTR-4.2-a", "RTR-9.5-a"],
+        sent: "a first transmission, and then NULL of version 1",
+        expected: "XMTERR BADHMT, expected 5, found 0, and the NULL's Reply in version 1",
+        needs: Null,
+        run: |probe| {
+            broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |second, _| {
+                let null = second.probe.null();
                 (null.octets(), null.fixed.xid, 0, true)
             })
         },
@@ -530,10 +548,37 @@ pub static CHECKS: &[Check] = &[
         run: |probe| write_nowhere(probe, fault::TARGET, 100, 0, |_| Vec::new()),
     },
     Check {
+        name: "placed-write-explicit",
+        rules: &["RTR-7.3-c", "RTR-X-25"],
+        sent: "WRITE by XMTREQ of 3001 octets in two segments of this side's memory (EXRW)",
+        expected: "a Reply, and the octets in the file",
+        needs: Files,
+        run: |probe| {
+            let mut second = SecondProbe::extended(probe, REQUESTS)?;
+            let data = data(second.probe, 3001);
+            let (xid, call) = write_call(second.probe, 3001)?;
+            let segments = sources(second.probe, &data, &[1000]);
+            let mut items = Words::default().words(&[1, call.0.len() as u32, 3001, place::EXPLICIT]);
+            items = items.words(&[segments.len() as u32]);
+            for segment in &segments {
+                let [high, low] = [(segment.offset >> 32) as u32, segment.offset as u32];
+                items = items.words(&[segment.handle, segment.length, high, low]);
+            }
+            let info = request(items, none(), 1, 0, call.0.len());
+            let message = operation(xid, CALL, kind::REQUEST, info, &call.0);
+            let whole = second.whole_reply(xid, &message, 0)?;
+            ensure(status(&whole.payload) == Some(0), || format!("NFS status {:?}", status(&whole.payload)))?;
+            second.probe.reconnect()?;
+            target_holds(second.probe, &data[..3000])?;
+            Ok("3001 octets in 2 segments: written, and read back".to_owned())
+        },
+    },
+    Check {
         name: "directed-targets",
-        rules: &["RTR-7.4-e", "RTR-7.4-f", "RTR-5.3-c", "RTR-9.3-a"],
+        rules: &["RTR-7.4-e", "RTR-7.4-f", "RTR-5.3-c", "RTR-9.3-a", "RTR-7.3-a", "RTR-X-9"],
         sent: "READ of 5000 octets, its data directed to targets (TBSN)",
-        expected: "XMTRESP with one item, in targets of this side's Receive or TOOSHORT",
+        expected: "XMTRESP with one item, in targets of this side's Receive or TOOSHORT; at the place of the data in the \
+            virtual stream, and with zeros in front of the targets",
         needs: Files,
         run: |probe| directed(probe, 5000, 0, &[place::TARGETS], &[place::TARGETS, place::TOO_SHORT], 0),
     },
@@ -563,6 +608,30 @@ pub static CHECKS: &[Check] = &[
             let places: Vec<u32> = whole.items.iter().map(|item| item.place).collect();
             ensure(places == [place::NO_ITEM], || format!("results {places:?}"))?;
             Ok("NOITEM".to_owned())
+        },
+    },
+    Check {
+        name: "directed-elsewhere",
+        rules: &["RTR-7.4-a", "RTR-7.4-d", "RTR-X-22"],
+        sent: "READ with directions to targets for the range of its xid and msg_type, and for one behind its end",
+        expected: "XMTRESP with two items, both NOITEM, and the data in the Payload stream",
+        needs: Files,
+        run: |probe| {
+            let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
+            let draft = read(second.probe, 0, 1000)?;
+            let (xid, end) = (draft.fixed.xid, draft.payload.len() as u32);
+            let set = |begin: u32, end: u32| [begin, end, 1, 0, place::TARGETS];
+            let directions = Words::default().words(&[2]).words(&set(0, 8)).words(&set(end, end + 400));
+            let info = request(none(), directions, 1, 0, draft.payload.len());
+            let call = operation(xid, CALL, kind::REQUEST, info, &draft.payload);
+            let whole = second.whole_reply(xid, &call, 0)?;
+            let places: Vec<u32> = whole.items.iter().map(|item| item.place).collect();
+            ensure(places == [place::NO_ITEM; 2], || format!("results {places:?}"))?;
+            let found = results(&whole.payload)?;
+            ensure(found.inline == content()[..1000], || {
+                format!("{} octets in the Payload stream, not the file's 1000", found.inline.len())
+            })?;
+            Ok("NOITEM twice, and the data inline".to_owned())
         },
     },
     Check {

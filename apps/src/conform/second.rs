@@ -35,12 +35,19 @@ pub struct WholeReply {
     pub payload: Vec<u8>,
     /// The Sends that it came in, each from its first octet on.
     pub sends: Vec<Vec<u8>>,
+    /// Where the Payload stream ends in each of them.
+    pub ends: Vec<usize>,
 }
 
 impl WholeReply {
-    /// The octets of an item in targets.
+    /// The octets of the only item, which is in targets. What else lies behind the Payload streams is 0.
     pub fn octets_of(&self, item: &SeenItem) -> Result<Vec<u8>, Stop> {
         let mut octets = Vec::new();
+        // Of each Send what is no header, Payload stream or data.
+        let mut rest = self.sends.clone();
+        for (send, end) in rest.iter_mut().zip(&self.ends) {
+            send[..*end].fill(0);
+        }
         let mut offset = item.offset as usize;
         for number in &item.numbers {
             let (send, target) = (*number as usize / TARGETS, *number as usize % TARGETS);
@@ -51,8 +58,13 @@ impl WholeReply {
                 return fail(format!("target {number} of the Reply was not sent"));
             };
             octets.extend_from_slice(found);
+            rest[send][start..start + len].fill(0);
             offset = 0;
         }
+        let is_padded = rest.iter().flatten().all(|octet| *octet == 0);
+        ensure(is_padded, || {
+            "RTR-X-9: octets that are not 0 between the Payload stream and the data".to_owned()
+        })?;
         ensure(octets.len() == item.len as usize, || {
             format!("{} octets in the targets of an item of {}", octets.len(), item.len)
         })?;
@@ -277,7 +289,7 @@ impl<'a> SecondProbe<'a> {
         let SeenBody::Operation { kind: kind::RESPONSE, info, payload } = &first.body else {
             let payload = self.probe.payload_of(&first)?;
             ensure(outcome(&payload) == RpcOutcome::Success, || first.to_string())?;
-            return Ok(WholeReply { items: Vec::new(), payload, sends: Vec::new() });
+            return Ok(WholeReply { items: Vec::new(), payload, sends: Vec::new(), ends: Vec::new() });
         };
         let Some(response) = SeenResponse::of(info) else { return fail("an XMTRESP that cannot be read") };
         ensure((1..=further + 1).contains(&response.count), || {
@@ -292,6 +304,7 @@ impl<'a> SecondProbe<'a> {
             items: response.items,
             payload: payload[..len].to_vec(),
             sends: vec![[vec![0; header], payload.clone()].concat()],
+            ends: vec![header + len],
         };
         for number in 1..response.count {
             let seen = self.message()?;
@@ -310,6 +323,7 @@ impl<'a> SecondProbe<'a> {
             ensure(payload.len() >= len, || format!("{} octets of {len} in {number}", payload.len()))?;
             whole.payload.extend_from_slice(&payload[..len]);
             whole.sends.push([vec![0; 40], payload.clone()].concat());
+            whole.ends.push(40 + len);
         }
         ensure(outcome(&whole.payload) == RpcOutcome::Success, || {
             format!("an RPC Reply that is no success: {:02x?}", &whole.payload[..whole.payload.len().min(32)])

@@ -141,7 +141,7 @@ pub static CHECKS: &[Check] = &[
     },
     Check {
         name: "second-announced",
-        rules: &["RR-P-4a", "V2-5-a"],
+        rules: &["RR-P-4a", "RR-P-4b", "V2-5-a"],
         sent: "private data without a block of Stag's, and NULL in version 1",
         expected: "an accept without the word that version 2 is spoken, and a Reply of version 1",
         needs: Null,
@@ -468,6 +468,19 @@ pub static CHECKS: &[Check] = &[
         needs: Null,
         run: |probe| {
             let structure = Words::default().words(&[8192, 1, 1, 4096, 1, 0]);
+            let info =
+                Words::default().words(&[1, characteristic::STRUCTURE]).opaque(&structure.0).words(&[0]);
+            bad_characteristics(probe, info)
+        },
+    },
+    Check {
+        name: "characteristics-tiny",
+        rules: &["XC-X-3"],
+        sent: "a Receive of 28 octets, which holds no message",
+        expected: "BAD_HEADER",
+        needs: Null,
+        run: |probe| {
+            let structure = Words::default().words(&[28, 1, 1, 28, 1, 0]);
             let info =
                 Words::default().words(&[1, characteristic::STRUCTURE]).opaque(&structure.0).words(&[0]);
             bad_characteristics(probe, info)

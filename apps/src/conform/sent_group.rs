@@ -88,7 +88,7 @@ impl SentGroup {
                 Vec::new()
             });
         }
-        let offence = offence(&request, &parts, targets).err();
+        let offence = displacements(&request, &payload).and(offence(&request, &parts, targets)).err();
         Ok(SentGroup { request, payload, data, offence })
     }
 
@@ -169,6 +169,22 @@ fn in_targets(
         format!("{} octets in the targets of an item of {}", octets.len(), item.len)
     })?;
     Ok(octets)
+}
+
+/// Each item belongs right behind the word that counts its octets.
+fn displacements(request: &SeenRequest, payload: &[u8]) -> Result<(), Offence> {
+    let mut placed = 0;
+    for SeenItem { displacement, len, .. } in &request.items {
+        let at = (*displacement as usize).saturating_sub(placed);
+        let count = at.checked_sub(4).and_then(|start| payload.get(start..at));
+        keep("RTR-7.3-a", count == Some(&len.to_be_bytes()), || {
+            format!(
+                "an item of {len} octets at displacement {displacement}, where no count of them is in front"
+            )
+        })?;
+        placed += (*len as usize).next_multiple_of(4);
+    }
+    Ok(())
 }
 
 /// What is wrong with a group all of which can be read.
@@ -360,6 +376,13 @@ mod tests {
         (0..count).map(|at| (at * 13 + seed) as u8).collect()
     }
 
+    /// The Payload stream, with the count of the data's octets in front of where it belongs.
+    fn counted_payload() -> Vec<u8> {
+        let mut payload = octets(100, 1);
+        payload[36..40].copy_from_slice(&5000_u32.to_be_bytes());
+        payload
+    }
+
     /// What a Call of two transmissions says of itself: 100 octets of Payload stream and 5,000 of data.
     #[derive(Clone)]
     struct Told {
@@ -383,7 +406,7 @@ mod tests {
 
         /// The transmissions, the data where a right Call says that it is.
         fn messages(&self) -> Vec<SeenMessage> {
-            let (payload, data) = (octets(100, 1), octets(5000, 2));
+            let (payload, data) = (counted_payload(), octets(5000, 2));
             let (displacement, len, offset, numbers) = &self.item;
             let items = item_in_targets(*displacement, *len, *offset, numbers);
             let info = request(items, none(), 2, self.response_receives, self.payload_len);
@@ -408,7 +431,7 @@ mod tests {
     #[test]
     fn a_call_is_put_together_from_its_transmissions() {
         let group = SentGroup::of(&Told::right().messages(), TARGETS).unwrap();
-        let (payload, data) = (octets(100, 1), octets(5000, 2));
+        let (payload, data) = (counted_payload(), octets(5000, 2));
         assert_eq!((&group.payload, &group.data[..]), (&payload, &[data.clone()][..]));
         assert_eq!(group.offence, None);
         assert_eq!(group.stream(), [&payload[..40], &data, &payload[40..]].concat());
@@ -425,6 +448,9 @@ mod tests {
             (right.clone(), TARGETS, "none"),
             (right.clone(), 0, "RTR-5.3-a"),
             (with_item(41, 4, &[0, 1]), TARGETS, "RTR-X-18"),
+            (with_item(36, 4, &[0, 1]), TARGETS, "RTR-7.3-a"),
+            (with_item(44, 4, &[0, 1]), TARGETS, "RTR-7.3-a"),
+            (with_item(400, 4, &[0, 1]), TARGETS, "RTR-7.3-a"),
             (with_item(40, TARGET_LEN as u32 + 1, &[0, 1]), TARGETS, "RTR-7.3-b"),
             (with_item(40, 4, &[0]), TARGETS, "RTR-7.3-b"),
             (with_item(40, 4, &[0, 0]), TARGETS, "RTR-X-20"),

@@ -229,6 +229,7 @@ fn broken_clients_with_data_are_caught() {
         (Flaw::PayloadBeyond, "client-group-calls"),
         (Flaw::ReceivesBeyond, "client-group-calls"),
         (Flaw::TargetsShifted, "client-placed-data"),
+        (Flaw::Displaced, "client-placed-data"),
         (Flaw::TransmissionNumber, "client-group-continued"),
         (Flaw::LastLost, "client-group-continued"),
         (Flaw::CharacteristicsIgnored, "client-group-limit"),

@@ -170,6 +170,10 @@ pub(crate) enum Flaw {
     ItemsLost,
     /// XMTRESP names the targets behind those with data.
     TargetsShifted,
+    /// Items in targets are said to belong four octets behind their places.
+    Displaced,
+    /// The octet in front of the first target is not 0.
+    PaddingFilled,
     /// Further transmissions of a Reply have their numbers from 2 on.
     TransmissionNumber,
     /// Data in targets is not what was sent.

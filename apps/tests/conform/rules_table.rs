@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use stag_apps::conform::rules::unobserved;
+use stag_apps::conform::rules::{checks, unobserved};
 
 /// The documents whose rules are in the table, in its order.
 const DOCUMENTS: [&str; 8] = [
@@ -161,11 +161,18 @@ fn the_table_of_rules_is_complete_and_fresh() {
         DOCUMENTS.iter().map(|document| (*document, rules_of(document))).collect();
     let rules: BTreeSet<String> = all.iter().flat_map(|(_, rules)| rules).cloned().collect();
     let (named, reasons) = (named(&rules), reasons());
+    let known: BTreeSet<&str> = checks().map(|check| check.name).collect();
     let mut checks: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for line in include_str!("table.txt").lines().filter(|line| !line.starts_with('#')) {
         let mut columns = line.split_whitespace();
         let (Some(rule), Some(check)) = (columns.next(), columns.next()) else { continue };
-        let results = ["shm", "iwarp"].into_iter().zip(columns);
+        assert!(known.contains(check), "table.txt has {check}, which no check is called");
+        let results: Vec<&str> = columns.collect();
+        assert!(
+            results.len() == 2,
+            "table.txt has {results:?} for {check} and {rule}, not one result for each fabric"
+        );
+        let results = ["shm", "iwarp"].into_iter().zip(results);
         let results: Vec<String> = results.map(|(fabric, result)| format!("{fabric} {result}")).collect();
         checks.entry(rule).or_default().push(format!("stag conform: {check}  [{}]", results.join(", ")));
     }

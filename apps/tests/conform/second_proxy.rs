@@ -2,7 +2,7 @@
 
 use stag::wire::rpcrdma::procedure;
 use stag_apps::conform::message::{DraftMessage, SECOND, SeenBody, SeenMessage};
-use stag_apps::conform::operation::{CALL, REPLY, kind, operation, own_characteristics, place};
+use stag_apps::conform::operation::{CALL, HEAD_LEN, REPLY, kind, operation, own_characteristics, place};
 
 use crate::proxy::{Broken, Flaw, Relay, WAIT};
 
@@ -133,6 +133,9 @@ impl Relay {
                 {
                     set(&mut octets, OPERATION_AT + 24, get(info, 24) + 100);
                 }
+                (Flaw::Displaced, kind::REQUEST) if get(info, 0) == 1 && get(info, 12) == place::TARGETS => {
+                    set(&mut octets, OPERATION_AT + 4, get(info, 4) + 4);
+                }
                 (Flaw::TransmissionNumber, kind::CONTINUATION) => {
                     set(&mut octets, OPERATION_AT, get(info, 0) + 1);
                 }
@@ -173,6 +176,12 @@ impl Relay {
                 // Count, displacement, length, place, offset, count of numbers, the first of them.
                 (Flaw::TargetsShifted, kind::RESPONSE) if get(info, 12) == 2 => {
                     set(&mut octets, OPERATION_AT + 24, get(info, 24) + 1);
+                }
+                (Flaw::Displaced, kind::RESPONSE) if get(info, 12) == place::TARGETS => {
+                    set(&mut octets, OPERATION_AT + 4, get(info, 4) + 4);
+                }
+                (Flaw::PaddingFilled, kind::RESPONSE) if get(info, 12) == place::TARGETS => {
+                    octets[HEAD_LEN - 1] = 7;
                 }
                 // Count, displacement, length, place: NOITEM.
                 (Flaw::NoItemEnds, kind::RESPONSE) if get(info, 12) == 6 => return Err(Broken),

@@ -313,9 +313,7 @@ impl FinishedCall {
     #[must_use]
     pub fn new(completed: CompletedCall) -> FinishedCall {
         let reduced = match &completed.result {
-            Ok(results) if !completed.written.is_empty() => {
-                Some([Reduced::write_chunk(0, results.reduced_len())])
-            }
+            Ok(results) if !completed.written.is_empty() => Some([results.reduced()]),
             _ => None,
         };
         FinishedCall { completed, reduced }

@@ -1,7 +1,8 @@
 //! The peer's transport characteristics (xcharext-00, rtrext section 5), and what follows from them.
 //!
 //! Each has a default until the peer sends it (XC-j), and the last value counts. A peer that sends none is treated as
-//! one of the base version: Calls and Replies of one transmission, no items in its Receives, Receives of 4096 octets.
+//! one of the base version: Calls and Replies of one transmission, no items in its Receives, Receives of 4096 octets, or as
+//! its private data said.
 
 use stag_wire::rpcrdma2::{
     CharacteristicUpdate, CharacteristicValue, INLINE_THRESHOLD_DEFAULT, InitialCharacteristics,
@@ -13,6 +14,7 @@ use crate::layout::ReceiveLayout;
 /// The characteristics of one connection's peer. Bounded, whatever it tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerCharacteristics {
+    receive_size_default: u32,
     receive_size: Option<u32>,
     requester_invalidation: bool,
     reverse_support: ReverseSupport,
@@ -24,7 +26,16 @@ pub struct PeerCharacteristics {
 
 impl Default for PeerCharacteristics {
     fn default() -> Self {
+        Self::new(INLINE_THRESHOLD_DEFAULT)
+    }
+}
+
+impl PeerCharacteristics {
+    /// Nothing is told yet. `receive_size`: octets of its Receives until then: what its private data said (V2-5.2-c).
+    #[must_use]
+    pub fn new(receive_size: u32) -> Self {
         Self {
+            receive_size_default: receive_size,
             receive_size: None,
             requester_invalidation: false,
             reverse_support: ReverseSupport::Unknown,
@@ -34,9 +45,7 @@ impl Default for PeerCharacteristics {
             response_limit: 1,
         }
     }
-}
 
-impl PeerCharacteristics {
     /// Takes in ROPT_INITXCH. Of two values with one number the last counts (XC-X-2).
     pub fn handle_initial(&mut self, initial: &InitialCharacteristics<'_>) {
         initial.values.iter().for_each(|value| self.learn(&value));
@@ -62,12 +71,12 @@ impl PeerCharacteristics {
         }
     }
 
-    /// Returns the octets of the longest Send that the peer takes (RTR-8.3-a): the smaller of its Receive size and of its
-    /// structure's length, if it told both.
+    /// Returns the octets of the longest Send that the peer takes, at least 32 if it told so (RTR-8.3-a, XC-X-3): the smaller of
+    /// its Receive size and of its structure's length, if it told both.
     #[must_use]
     pub fn receive_size(&self) -> u32 {
         let told = [self.receive_size, self.structure.map(|structure| structure.len())];
-        told.into_iter().flatten().min().unwrap_or(INLINE_THRESHOLD_DEFAULT)
+        told.into_iter().flatten().min().unwrap_or(self.receive_size_default)
     }
 
     /// Whether the peer, as a Requester, takes Sends with Invalidate (XC-m).
@@ -109,13 +118,12 @@ impl PeerCharacteristics {
     }
 
     /// Returns how the peer divides its Receives, for an end whose Sends have `send_len_max` octets at most. Without targets, items
-    /// go by explicit RDMA (RTR-5.3-a). A peer whose Receives are shorter than the structure that it told, or longer than
-    /// those Sends, counts as one without.
+    /// go by explicit RDMA (RTR-5.3-a). A peer whose Receives are shorter than the structure that it told counts as one without.
     #[must_use]
     pub fn layout(&self, send_len_max: u32) -> ReceiveLayout {
         let len = self.receive_size();
         match self.structure {
-            Some(structure) if structure.len() == len && len <= send_len_max => structure,
+            Some(structure) if structure.len() == len => structure.bounded(send_len_max),
             _ => ReceiveLayout::plain(len.min(send_len_max)),
         }
     }

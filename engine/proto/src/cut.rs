@@ -9,6 +9,9 @@
 //! Items begin at the first target of the first transmission and take one target after the other; each begins a target of its
 //! own. While there are items the Payload stream stays in the heads, so that the choice of targets does not depend on the
 //! length of the header, which names them. Behind the last item it may fill whole Receives.
+//!
+//! Where a head does not hold the header, the Payload stream goes on into targets (rtrext, section 6.2), and the item begins at
+//! the next one, or behind the Payload stream in the same one (RTR-X-24). Then which targets it gets depends on the header.
 
 use stag_wire::rpcrdma2::CONTINUATION_LEN;
 
@@ -43,6 +46,8 @@ pub enum CutError {
         /// The limit.
         limit: u32,
     },
+    /// Its items do not lie in the targets that its header names.
+    Targets,
 }
 
 /// One Send of a message.
@@ -58,8 +63,9 @@ pub struct Transmission {
     pub payload_len: u32,
     /// Octets of the Send, header and items included.
     pub len: u32,
-    /// The first target in it that may hold an item, over the whole group.
+    /// The first target in it that may hold an item, over the whole group, and the octets of that which are not for it.
     first_target: u32,
+    offset: u32,
     /// Where the items go on: which, and the octets of it that earlier transmissions carry.
     item: usize,
     item_at: u32,
@@ -76,6 +82,18 @@ pub struct ItemPiece {
     pub from: u32,
     /// Octets.
     pub len: u32,
+    /// The target that it lies in, over the whole group.
+    pub target: u32,
+}
+
+/// Where the items of a transmission begin.
+#[derive(Clone, Copy, Debug)]
+struct ItemStart {
+    target: u32,
+    /// Octets of the target before.
+    offset: u32,
+    /// Octets of the Send before.
+    at: u32,
 }
 
 /// A message, cut: the same at any time.
@@ -137,22 +155,48 @@ impl<'a> MessageCut<'a> {
     /// Iterates over the pieces of items in one of the transmissions, in the order of its octets.
     pub fn pieces(&self, transmission: &Transmission) -> impl Iterator<Item = ItemPiece> + use<'a> {
         let (items, layout) = (self.shape.items, self.layout);
-        let Transmission { number, mut first_target, mut item, item_at: mut from, .. } = *transmission;
+        let Transmission {
+            number, first_target: mut target, mut offset, mut item, item_at: mut from, ..
+        } = *transmission;
         core::iter::from_fn(move || {
             while items.get(item).is_some_and(|len| *len == from) {
                 (item, from) = (item + 1, 0);
             }
-            let target = layout.target(first_target).filter(|target| target.transmission == number)?;
-            let len = target.len.min(items.get(item)? - from);
-            let piece = ItemPiece { at: target.start, item, from, len };
-            (first_target, from) = (first_target + 1, from + len);
+            let place = layout.target(target).filter(|place| place.transmission == number)?;
+            let at = place.start + offset;
+            let len = (place.len - offset).min(items.get(item)? - from);
+            // It goes on in another target only where it fills this one.
+            if at.saturating_add(len) > layout.len() {
+                return None;
+            }
+            let piece = ItemPiece { at, item, from, len, target };
+            (target, offset, from) = (target + 1, 0, from + len);
             Some(piece)
         })
     }
 
+    /// Iterates over the numbers of the targets that an item lies in, in its order.
+    pub fn targets_of(&self, item: usize) -> impl Iterator<Item = u32> + use<'a> {
+        self.pieces_of(item).map(|piece| piece.target)
+    }
+
+    /// Returns the octets of its first target that are before an item.
+    #[must_use]
+    pub fn offset_of(&self, item: usize) -> u32 {
+        let first = self.pieces_of(item).next();
+        let place = first.and_then(|piece| Some(piece.at - self.layout.target(piece.target)?.start));
+        place.unwrap_or(0)
+    }
+
+    fn pieces_of(&self, item: usize) -> impl Iterator<Item = ItemPiece> + use<'a> {
+        let cut = *self;
+        let all = cut.transmissions().flat_map(move |sent| cut.pieces(&sent));
+        all.filter(move |piece| piece.item == item)
+    }
+
     fn next(&self, cursor: &mut Cursor) -> Result<Option<Transmission>, CutError> {
         let MessageShape { lead_len, payload_len, items } = self.shape;
-        let Cursor { number, payload_at, target, .. } = *cursor;
+        let Cursor { number, payload_at, .. } = *cursor;
         while items.get(cursor.item).is_some_and(|len| *len == cursor.item_at) {
             (cursor.item, cursor.item_at) = (cursor.item + 1, 0);
         }
@@ -166,34 +210,84 @@ impl<'a> MessageCut<'a> {
             // Without items it has to bring something else.
             _ => (CONTINUATION_LEN as u32, u32::from(!has_items)),
         };
-        let room = if has_items { self.layout.head_len() } else { self.layout.len() };
-        let has_targets = self.layout.targets() > 0 || !has_items;
         let least = header_len.saturating_add(start_len);
-        if least > room || !has_targets {
-            return Err(CutError::Head { len: least, room: if has_targets { room } else { 0 } });
-        }
-        let part = payload_left.min(room - header_len);
         let (item, item_at) = (cursor.item, cursor.item_at);
         let mut found = Transmission {
             number,
             header_len,
             payload_at,
-            payload_len: part,
-            len: header_len + part,
-            first_target: target,
+            payload_len: 0,
+            len: 0,
+            first_target: u32::MAX,
+            offset: 0,
             item,
             item_at,
         };
+        let mut room = self.layout.len();
+        if has_items {
+            if self.layout.targets() == 0 {
+                return Err(CutError::Head { len: least, room: 0 });
+            }
+            if let Some(start) = self.item_start(&found, least, header_len.saturating_add(payload_left)) {
+                (found.first_target, found.offset) = (start.target, start.offset);
+                room = room.min(start.at);
+            }
+        }
+        if least > room {
+            return Err(CutError::Head { len: least, room });
+        }
+        let part = payload_left.min(room - header_len);
+        (found.payload_len, found.len) = (part, header_len + part);
         // Each piece has octets, so this goes on.
         let last = self.pieces(&found).last();
-        if let Some(ItemPiece { at, item, from, len }) = last {
+        if let Some(ItemPiece { at, item, from, len, .. }) = last {
             found.len = at + len;
             (cursor.item, cursor.item_at) = (item, from + len);
+        } else if part == 0 && has_items {
+            // Neither does the next one have more room.
+            return Err(CutError::Head { len: least, room });
         }
-        (cursor.number, cursor.payload_at) = (number + 1, payload_at + part);
         // What is left of this Receive's targets is not used.
-        cursor.target = cursor.number.saturating_mul(self.layout.targets());
+        (cursor.number, cursor.payload_at) = (number + 1, payload_at + part);
         Ok(Some(found))
+    }
+
+    /// Where the items of a transmission begin whose header and start of the Payload stream have `least` octets: at its first target, or
+    /// behind all that is left of the Payload stream, which ends at `end`. `None`: not in this one.
+    fn item_start(&self, sent: &Transmission, least: u32, end: u32) -> Option<ItemStart> {
+        let first = sent.number.checked_mul(self.layout.targets())?;
+        let usual = self.layout.target(first)?;
+        match usual.start >= least {
+            true => Some(ItemStart { target: first, offset: 0, at: usual.start }),
+            false => self.later_start(sent, first, end),
+        }
+    }
+
+    #[cold]
+    fn later_start(&self, sent: &Transmission, first: u32, end: u32) -> Option<ItemStart> {
+        let len_max = self.layout.len();
+        let mut places = (first..first.saturating_add(self.layout.targets()))
+            .filter_map(|target| Some((target, self.layout.target(target)?)))
+            .filter(|(_, place)| place.start < len_max);
+        // An item that goes on does so at the start of a target.
+        let is_begun = sent.item_at > 0;
+        let shifted = places
+            .clone()
+            .find(|(_, place)| place.start < end && end < (place.start + place.len).min(len_max))
+            .filter(|_| !is_begun)
+            .map(|(target, place)| ItemStart { target, offset: end - place.start, at: end });
+        let aligned = places.find(|(_, place)| place.start >= end).map(|(target, place)| ItemStart {
+            target,
+            offset: 0,
+            at: place.start,
+        });
+        let left = self.shape.items.get(sent.item)? - sent.item_at;
+        let holds_all = |start: &ItemStart| {
+            let begun = Transmission { first_target: start.target, offset: start.offset, ..*sent };
+            let pieces = self.pieces(&begun).take_while(|piece| piece.item == sent.item);
+            pieces.map(|piece| piece.len).sum::<u32>() == left
+        };
+        [aligned, shifted].into_iter().flatten().find(holds_all).or(aligned)
     }
 }
 
@@ -204,5 +298,4 @@ struct Cursor {
     payload_at: u32,
     item: usize,
     item_at: u32,
-    target: u32,
 }

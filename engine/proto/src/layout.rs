@@ -44,7 +44,10 @@ pub struct ReceiveTarget {
 /// The parts of each of one end's Receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiveLayout {
+    /// Octets of the longest Send to it.
     len: u32,
+    /// Octets of a Receive.
+    receive_len: u32,
     groups: [BufferGroup; GROUPS_MAX],
     count: usize,
     targets: u32,
@@ -56,7 +59,7 @@ impl ReceiveLayout {
     pub fn plain(len: u32) -> Self {
         let mut groups = [BufferGroup::default(); GROUPS_MAX];
         groups[0] = BufferGroup { count: 1, len, align: 0, is_target: false };
-        Self { len, groups, count: 1, targets: 0 }
+        Self { len, receive_len: len, groups, count: 1, targets: 0 }
     }
 
     /// Receives of a head of `head_len` octets and `count` targets of `target_len` octets each behind it, which start at
@@ -71,7 +74,8 @@ impl ReceiveLayout {
         assert!(target_len > 0, "a target has octets");
         let targets_len = count.checked_mul(target_len);
         let len = targets_len.and_then(|len| len.checked_add(head_len)).expect("a Receive below 4 GiB");
-        let mut layout = Self { len, groups: [BufferGroup::default(); GROUPS_MAX], count: 2, targets: count };
+        let groups = [BufferGroup::default(); GROUPS_MAX];
+        let mut layout = Self { len, receive_len: len, groups, count: 2, targets: count };
         layout.groups[0] = BufferGroup { count: 1, len: head_len, align: 0, is_target: false };
         layout.groups[1] = BufferGroup { count, len: target_len, align, is_target: true };
         layout
@@ -87,22 +91,29 @@ impl ReceiveLayout {
         }
         let mut groups = [BufferGroup::default(); GROUPS_MAX];
         groups.iter_mut().zip(told.groups.iter()).for_each(|(place, group)| *place = group);
-        Self { len: told.len, groups, count: told.groups.len(), targets }
+        Self { len: told.len, receive_len: told.len, groups, count: told.groups.len(), targets }
+    }
+
+    /// Returns the same Receives for an end whose Sends have `send_len_max` octets at most. What is behind those is not used, and
+    /// its targets keep their numbers.
+    #[must_use]
+    pub fn bounded(self, send_len_max: u32) -> Self {
+        Self { len: self.len.min(send_len_max), ..self }
     }
 
     /// Returns the structure to tell the peer.
     #[must_use]
     pub fn structure(&self) -> BufferStructure<'_> {
-        BufferStructure { len: self.len, groups: Elements::new(&self.groups[..self.count]) }
+        BufferStructure { len: self.receive_len, groups: Elements::new(&self.groups[..self.count]) }
     }
 
-    /// Returns the octets of a Receive: the longest Send that fits.
+    /// Returns the octets of the longest Send: those of a Receive, if the sender makes as long ones.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Whether a Receive has no octets.
+    /// Whether a Send has no octets.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -120,14 +131,16 @@ impl ReceiveLayout {
         self.target(0).map_or(self.len, |target| target.start)
     }
 
-    /// Returns the targets as a run. `None`: there are none, or they are not alike or not together.
+    /// Returns the targets as a run, as far as Sends reach. `None`: there are none, or they are not alike or not together.
     #[must_use]
     pub fn run(&self) -> Option<TargetRun> {
         let mut start = 0;
         for group in &self.groups[..self.count] {
-            if group.is_target {
-                let is_all = group.count == self.targets && group.len > 0;
-                return is_all.then_some(TargetRun { start, len: group.len, count: group.count });
+            if group.is_target && group.count > 0 {
+                let reached = self.len.saturating_sub(start).checked_div(group.len)?;
+                let count = group.count.min(reached);
+                let is_all = group.count == self.targets && count > 0;
+                return is_all.then_some(TargetRun { start, len: group.len, count });
             }
             start += group.count * group.len;
         }

@@ -113,7 +113,8 @@ fn parse_fields<'m>(message: &'m [u8], run: Option<TargetRun>, direction: Messag
         Some(set) => {
             let mut all = set.items.iter();
             let direction = all.next().filter(|direction| direction.min_len == 0)?;
-            if !matches!(direction.place, DirectedPlace::Buffers) || all.next().is_some() || set.begin > 0 {
+            let is_all = set.begin == 0 && set.end == u32::MAX;
+            if !matches!(direction.place, DirectedPlace::Buffers) || all.next().is_some() || !is_all {
                 return None;
             }
             true

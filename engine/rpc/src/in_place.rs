@@ -301,6 +301,8 @@ pub(crate) struct Execution<'c, 'a> {
     pub(crate) room: Room<'a>,
     /// Octets of its Reply's header.
     pub(crate) header_len: usize,
+    /// Octets of its Reply, header included, in a buffer for messages.
+    pub(crate) inline_len_max: usize,
 }
 
 impl Serving {
@@ -396,7 +398,8 @@ impl Serving {
         self.host.note(&run.head.caller);
         let (terms, header_len) = (ReplyPolicy::of(run), HEADER_LEN_MIN);
         let room = Room::Single(None);
-        let execution = Execution { run, origin: &origin, terms, room, header_len };
+        let inline_len_max = self.responder.parameters().reply_threshold as usize;
+        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
         if !self.execute(state, services, execution, &mut [], space) {
             return Taken::No;
         }
@@ -470,7 +473,8 @@ impl Serving {
             state.statistics.read_bytes += u64::from(read.segment.length);
         }
         let room = Room::Single(room);
-        let execution = Execution { run, origin: &origin, terms, room, header_len };
+        let inline_len_max = self.responder.parameters().reply_threshold as usize;
+        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
         let held = read.is_some().then_some(held);
         if !self.execute_with(state, services, execution, (placed, held), space) {
             return Taken::No;
@@ -541,12 +545,12 @@ impl Serving {
         items: &mut [Placed],
         space: &mut [u8],
     ) -> bool {
-        let Execution { run, origin, terms, room, header_len } = execution;
+        let Execution { run, origin, terms, room, header_len, inline_len_max } = execution;
         let mut reply = Reply {
             draft: &mut state.draft_in_place,
             xid: run.head.xid,
             room,
-            inline_len_max: self.responder.parameters().reply_threshold as usize,
+            inline_len_max,
             space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
             payload: &state.pools.payload,
             transit: Some((&state.transit, Holder::Share(&self.share))),

@@ -1,7 +1,9 @@
 //! Reliable reply, as octets: the block in the private data, RDMA_DONE, and a Reply that the Responder exposes.
 
 use stag_wire::cm_private_data::PrivateData;
-use stag_wire::reliable_reply::{IDENTIFIER, LEN, ReliableReplies, ReliableReply, agree};
+use stag_wire::reliable_reply::{
+    IDENTIFIER, LEN, ReliableReplies, ReliableReply, agree, announces_version_2, announcing_version_2,
+};
 use stag_wire::rpcrdma::{
     self, Done, Emitter, Header, HeaderError, MessageKind, MessageProcedure, ReadSegment, Segment, emit_plain,
 };
@@ -55,6 +57,18 @@ fn another_version_or_a_part_is_no_block_and_other_features_are_ignored() {
     wire[5] = 0xfc;
     let expected = ReliableReply { pulls: false, exposes: false, done_receives: 8 };
     assert_eq!(ReliableReply::find(&wire), Some(expected));
+}
+
+#[test]
+fn a_side_that_speaks_version_2_says_so_in_a_bit_of_its_own() {
+    // RR-P-4b
+    let none = ReliableReply::default();
+    let block = announcing_version_2(none.to_wire());
+    assert_eq!(block, [0x53, 0x74, 0x61, 0x67, 1, 4, 0, 0]);
+    assert_eq!(ReliableReply::find(&block), Some(none));
+    assert!(announces_version_2(&[&[1, 2, 3][..], &block].concat()));
+    assert!(announces_version_2(&announcing_version_2(BOTH.to_wire())));
+    assert!(!announces_version_2(&BOTH.to_wire()) && !announces_version_2(&block[..7]));
 }
 
 #[test]

@@ -234,7 +234,17 @@ impl Requester2 {
             payload_len: group.payload_len,
             items: group.target_lens,
         };
-        MessageCut::new(shape, layout, taken.min(credits))
+        let cut = MessageCut::new(shape, layout, taken.min(credits))?;
+        let in_targets = group.items.iter().filter_map(|item| match item.place {
+            ItemPlace::Buffers { offset, numbers } => Some((offset, numbers)),
+            _ => None,
+        });
+        for (item, (offset, numbers)) in in_targets.enumerate() {
+            if offset != cut.offset_of(item) || !numbers.iter().eq(cut.targets_of(item)) {
+                return Err(CutError::Targets);
+            }
+        }
+        Ok(cut)
     }
 
     /// Writes the header of the first transmission, and takes the credits of all. The others follow with

@@ -32,7 +32,7 @@ use super::{
 use crate::cut::{MessageCut, MessageShape, Transmission};
 use crate::directions::{DIRECTIONS_MAX, PlacedResults, ResultItem};
 use crate::group::{GroupReceiver, Interruption, Lead, MessagePart, Transmitted};
-use crate::layout::{ReceiveLayout, TargetRun};
+use crate::layout::{ReceiveLayout, TARGETS_MAX, TargetRun, target_numbers};
 use crate::placement::{PlacementError, PlacementMap};
 use crate::sender::{GroupSender, SendingFault};
 use crate::version2::{OwnCharacteristics, SmallMessage, operation};
@@ -225,7 +225,11 @@ impl Responder2 {
         responder.grant.receive_consumed();
         let (header, rest) = match Header2::parse(message) {
             Ok(parts) => parts,
-            Err(refused) => return (self.answer(responder, message, &refused), None),
+            Err(refused) => {
+                let is_call = refused.answer != Answer2::Drop;
+                let broken = if is_call { self.break_off(responder, message) } else { None };
+                return (self.answer(responder, message, &refused), broken);
+            }
         };
         if header.direction() == MessageType::Reply {
             return (ResponderEvent2::Reply, None);
@@ -257,6 +261,15 @@ impl Responder2 {
             }
         };
         (event, broken)
+    }
+
+    /// A message of another version came, which is answered like a Call. If it interrupts a group, the group is refused with the
+    /// XMTERR that is returned: the driver sends it first, and posts the Receives that it kept again.
+    pub fn break_off(&mut self, responder: &mut Responder, message: &[u8]) -> Option<SmallMessage> {
+        let (fixed, _) =
+            Fixed::parse(message).ok().filter(|(fixed, _)| fixed.procedure != procedure::ERROR)?;
+        let broken = self.receiver.handle_other(fixed.xid, Interruption::Procedure(fixed.procedure))?;
+        Some(self.refuse_open(responder, &broken))
     }
 
     fn receive_base<'m>(
@@ -482,6 +495,31 @@ impl Responder2 {
         ResponderEvent2::Answer(SmallMessage::of(&operation, MessageType::Reply, xid, credits))
     }
 
+    /// Checks, before a Call is executed, that a Reply with a Payload stream of `payload_len` octets and without eligible results
+    /// can be sent at all. `message` is the Call's first, `layout` the Requester's Receives.
+    ///
+    /// # Errors
+    ///
+    /// It cannot: [`Responder::refuse`] answers the Call.
+    pub fn check_room(
+        &mut self,
+        responder: &Responder,
+        id: ResponderCallId,
+        message: &[u8],
+        layout: &ReceiveLayout,
+        payload_len: u32,
+    ) -> Result<(), ReplyError> {
+        let is_group = request(message).is_some();
+        if !is_group || Self::directions(message).is_empty() {
+            let planned = responder.plan_reply(id, message, &[], payload_len);
+            if planned.is_ok() || !is_group {
+                return planned.map(drop);
+            }
+        }
+        let reply = GroupReply { results: &[], stream_len: payload_len, layout };
+        self.plan_group(responder, id, message, &reply).map(drop)
+    }
+
     /// Plans a Reply as a group, for the Requester's Receives. `lead` is the Call's first transmission. Nothing
     /// is written before this said that all fits (8267-3-b).
     ///
@@ -523,9 +561,14 @@ impl Responder2 {
                 &mut self.segments,
                 &mut items,
             );
-            plan.lead_len = response(&items[..count], 0, 0).header_len() as u32;
-            if plan.try_cut(reply.layout).is_ok() {
-                return Ok(plan);
+            // How long the header is depends on how many targets it names, and in odd Receives these depend on that.
+            for _ in 0..HEADERS_MAX {
+                plan.lead_len = response(&items[..count], 0, 0).header_len() as u32;
+                match plan.try_cut(reply.layout).map(|cut| recount(&mut items[..count], &cut)) {
+                    Ok(Some(false)) => return Ok(plan),
+                    Ok(Some(true)) => {}
+                    Ok(None) | Err(_) => break,
+                }
             }
         }
         Err(error)
@@ -558,6 +601,10 @@ impl Responder2 {
         let mut items = [NO_ITEM; DIRECTIONS_MAX];
         let segments = &mut self.segments;
         let count = plan.placed.items(&request.directions, reply.results, reply.layout, segments, &mut items);
+        let mut list = None;
+        if !is_as_named(&items[..count], &cut) {
+            name_targets(&mut items[..count], &cut, list.insert([0; TARGETS_MAX as usize]));
+        }
         let operation =
             OptionalOperation::Response(response(&items[..count], cut.count(), cut.first_payload_len()));
         let credits = responder.grant.renew(false);
@@ -594,6 +641,54 @@ impl Responder2 {
             "transmissions are sent in their order"
         );
         Ok(Some(len))
+    }
+}
+
+/// Headers that are tried for a Reply whose targets depend on the header.
+const HEADERS_MAX: usize = 4;
+
+/// The items in targets, in their order.
+fn in_targets<'i, 's>(items: &'i mut [PlacedItem<'s>]) -> impl Iterator<Item = &'i mut PlacedItem<'s>> {
+    items.iter_mut().filter(|item| matches!(item.place, ItemPlace::Buffers { .. }))
+}
+
+/// Gives items in targets as many targets as the cut has for them. `Some(true)`: some had others. `None`: more than can be named.
+fn recount(items: &mut [PlacedItem<'_>], cut: &MessageCut<'_>) -> Option<bool> {
+    let (mut is_changed, mut total) = (false, 0);
+    for (nth, item) in in_targets(items).enumerate() {
+        let ItemPlace::Buffers { numbers, .. } = item.place else { continue };
+        let count = cut.targets_of(nth).count();
+        if count != numbers.len() {
+            let count = u32::try_from(count).ok().filter(|count| *count <= TARGETS_MAX)?;
+            item.place = ItemPlace::Buffers { offset: 0, numbers: target_numbers(&(0..count)) };
+            is_changed = true;
+        }
+        total += count;
+    }
+    (total <= TARGETS_MAX as usize).then_some(is_changed)
+}
+
+/// Whether items in targets lie where they are said to be.
+fn is_as_named(items: &[PlacedItem<'_>], cut: &MessageCut<'_>) -> bool {
+    let named = items.iter().filter_map(|item| match item.place {
+        ItemPlace::Buffers { offset, numbers } => Some((offset, numbers)),
+        _ => None,
+    });
+    named.enumerate().all(|(nth, (offset, numbers))| {
+        offset == cut.offset_of(nth) && numbers.iter().eq(cut.targets_of(nth))
+    })
+}
+
+/// Says where items in targets lie; their numbers are in `list`, which has room for them, as planned.
+#[cold]
+fn name_targets<'s>(items: &mut [PlacedItem<'s>], cut: &MessageCut<'_>, list: &'s mut [u32]) {
+    let mut left = list;
+    for (nth, item) in in_targets(items).enumerate() {
+        let count = cut.targets_of(nth).count();
+        let (mine, rest) = left.split_at_mut(count);
+        mine.iter_mut().zip(cut.targets_of(nth)).for_each(|(place, number)| *place = number);
+        item.place = ItemPlace::Buffers { offset: cut.offset_of(nth), numbers: Elements::new(mine) };
+        left = rest;
     }
 }
 

@@ -65,6 +65,13 @@ impl Example {
             items: &lens,
         };
         let cut = MessageCut::new(shape, layout, limit).ok()?;
+        let is_named = |(nth, item): (usize, &PlacedItem<'_>)| {
+            let ItemPlace::Buffers { offset, numbers } = item.place else { return false };
+            offset == cut.offset_of(nth) && numbers.iter().eq(cut.targets_of(nth))
+        };
+        if !placed.iter().enumerate().all(is_named) {
+            return None;
+        }
         (lead.count, lead.payload_len) = (cut.count(), cut.first_payload_len());
         let mut sends = Vec::new();
         for sent in cut.transmissions() {

@@ -25,7 +25,7 @@ fn cut(
         assert!(sent.len <= layout.len());
         payload_at += sent.payload_len;
         let pieces =
-            cut.pieces(&sent).map(|ItemPiece { at, item, from, len }| (at, item, from, len)).collect();
+            cut.pieces(&sent).map(|ItemPiece { at, item, from, len, .. }| (at, item, from, len)).collect();
         parts.push((sent.header_len, sent.payload_len, sent.len, pieces));
     }
     assert_eq!(
@@ -65,17 +65,49 @@ fn items_begin_at_targets_and_the_payload_stays_before_them() {
 #[test]
 fn what_cannot_be_cut_goes_by_base_means() {
     // RTR-4.3-a RTR-5.2-a RTR-5.3-a RTR-X-11
-    let layout = ReceiveLayout::with_targets(99, 2, 400, 4096);
+    let layout = ReceiveLayout::with_targets(39, 1, 60, 4096);
     assert_eq!(cut(92, 100, &[300], &layout, 9), Err(CutError::Head { len: 100, room: 99 }));
     // Without a target there is no room for an item, however long the Receive.
     let plain = ReceiveLayout::plain(1000);
     assert_eq!(cut(92, 100, &[300], &plain, 9), Err(CutError::Head { len: 100, room: 0 }));
-    // Heads that have no room for a continuation.
-    let short = ReceiveLayout::with_targets(39, 2, 400, 0);
-    assert_eq!(cut(20, 8, &[900], &short, 9), Err(CutError::Head { len: 40, room: 39 }));
+    // Heads that have no room for a continuation, and no other target behind it.
+    let short = ReceiveLayout::with_targets(39, 1, 400, 0);
+    assert_eq!(cut(20, 8, &[900], &short, 9), Err(CutError::Head { len: 40, room: 439 }));
     assert_eq!(cut(20, 100, &[], &ReceiveLayout::plain(40), 9), Err(CutError::Head { len: 41, room: 40 }));
     assert_eq!(cut(92, 9000, &[], &plain, 0), Err(CutError::TooMany { limit: 0 }));
     assert_eq!(cut(u32::MAX, 9000, &[], &plain, 1), Err(CutError::Head { len: u32::MAX, room: 1000 }));
+}
+
+#[test]
+fn where_a_head_is_short_items_begin_at_a_later_place() {
+    // RTR-X-24 RTR-6.2-a
+    let layout = ReceiveLayout::with_targets(99, 2, 400, 4096);
+    assert_eq!(cut(92, 100, &[300], &layout, 1), Ok(vec![(92, 100, 799, vec![(499, 0, 0, 300)])]));
+    // One that fits no whole target behind begins in the midst of one.
+    let shifted = vec![(92, 100, 692, vec![(192, 0, 0, 307), (499, 0, 307, 193)])];
+    assert_eq!(cut(92, 100, &[500], &layout, 1), Ok(shifted));
+    // What goes on in the next Receive goes on at a target there.
+    let first = (92, 100, 899, vec![(499, 0, 0, 400)]);
+    let second = (40, 0, 799, vec![(99, 0, 400, 400), (499, 0, 800, 300)]);
+    assert_eq!(cut(92, 100, &[1100], &layout, 2), Ok(vec![first, second]));
+    let short = ReceiveLayout::with_targets(39, 2, 400, 0);
+    let first = (20, 8, 839, vec![(39, 0, 0, 400), (439, 0, 400, 400)]);
+    assert_eq!(cut(20, 8, &[900], &short, 2), Ok(vec![first, (40, 0, 539, vec![(439, 0, 800, 100)])]));
+    let shape = MessageShape { lead_len: 20, payload_len: 8, items: &[900] };
+    let found = MessageCut::new(shape, &short, 2).expect("as above");
+    assert_eq!((found.targets_of(0).collect::<Vec<_>>(), found.offset_of(0)), (vec![0, 1, 3], 0));
+    // Sends that do not reach the end of a Receive: its last targets are not used, and keep their numbers.
+    let long = ReceiveLayout::with_targets(200, 4, 400, 0).bounded(1100);
+    let first = (92, 108, 1000, vec![(200, 0, 0, 400), (600, 0, 400, 400)]);
+    let second = (40, 92, 500, vec![(200, 0, 800, 300)]);
+    assert_eq!(cut(92, 200, &[1100], &long, 2), Ok(vec![first, second]));
+    let shape = MessageShape { lead_len: 92, payload_len: 200, items: &[1100] };
+    let found = MessageCut::new(shape, &long, 2).expect("as above");
+    assert_eq!(found.targets_of(0).collect::<Vec<_>>(), [0, 1, 4]);
+    // One long target, of which a part is reached.
+    let one = ReceiveLayout::with_targets(200, 1, 5000, 0).bounded(1100);
+    assert_eq!(cut(92, 100, &[900], &one, 9), Ok(vec![(92, 100, 1100, vec![(200, 0, 0, 900)])]));
+    assert!(matches!(cut(92, 100, &[901], &one, 9), Err(CutError::Head { .. })));
 }
 
 #[test]

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use stag_fabric::{DisconnectReason, Exposed, PostError};
 use stag_memory::{Buf, Shared};
+use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::few::Few;
@@ -222,9 +223,15 @@ pub struct Results {
     /// `None`: there are no octets.
     message: Option<Buf>,
     /// Where they start in the message; they end with it.
-    start: u32,
+    start: u16,
+    /// Where the reduced result belongs in them, in words, if the Reply says so; else [`UNPLACED`]. Not more than 16 bits, as a Call
+    /// that is over is moved.
+    position: u16,
     reduced: u32,
 }
+
+/// A reduced result of which the Reply does not say where it belongs, or one that is too far behind to be told.
+const UNPLACED: u16 = u16::MAX;
 
 // A Call that is over is moved twice: without a call of memcpy up to this length.
 const _: () = assert!(size_of::<CompletedCall>() <= 128);
@@ -232,13 +239,15 @@ const _: () = assert!(size_of::<CompletedCall>() <= 128);
 impl Results {
     #[inline]
     pub(crate) fn new(message: Buf, start: u32, reduced: u32) -> Results {
-        Results { message: Some(message), start, reduced }
+        // Behind headers, whose lists are bounded.
+        debug_assert!(start <= u16::MAX.into(), "results start at {start}");
+        Results { message: Some(message), start: start as u16, reduced, position: UNPLACED }
     }
 
     /// Those that are all of `message`, and `reduced` octets in a Write chunk.
     #[inline(always)]
     pub(crate) fn short(message: Option<Buf>, reduced: u32) -> Results {
-        Results { message, start: 0, reduced }
+        Results { message, start: 0, reduced, position: UNPLACED }
     }
 
     /// The encoded results, without what went to Write chunks.
@@ -248,6 +257,24 @@ impl Results {
         match &self.message {
             Some(message) => &message[self.start as usize..],
             None => &[],
+        }
+    }
+
+    /// The Reply says that its reduced result belongs at `displacement` of its virtual stream, `header_len` octets of which come
+    /// before the results. A displacement before them is none of a result (RTR-X-23).
+    pub(crate) fn placed(mut self, displacement: u32, header_len: u32) -> Result<Results, CallError> {
+        let position = displacement.checked_sub(header_len).ok_or(CallError::BadReply)?;
+        self.position = u16::try_from(position / 4).unwrap_or(UNPLACED);
+        Ok(self)
+    }
+
+    /// The eligible result that is not in [`Results::bytes`], as a reader of these takes it. Where the Reply says where it belongs
+    /// (version 2), a reader that meets it elsewhere refuses it.
+    #[must_use]
+    pub fn reduced(&self) -> Reduced {
+        match self.position {
+            UNPLACED => Reduced::write_chunk(0, self.reduced),
+            words => Reduced::read_chunk(0, 4 * u32::from(words), self.reduced),
         }
     }
 

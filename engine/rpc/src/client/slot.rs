@@ -113,6 +113,8 @@ pub(crate) struct Slot {
     pub(crate) reads: ArrayVec<u32, { CLIENT_SEGMENTS_MAX + 1 }>,
     /// Octets in each Write chunk, by the Reply.
     pub(crate) chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
+    /// Where the Reply says that the only result in `written` belongs, in its virtual stream; `None`: it does not.
+    pub(crate) displacement: Option<u32>,
     pub(crate) reply_chunk: Option<(u32, Option<Buf>)>,
 }
 
@@ -347,7 +349,11 @@ impl Slot {
         if !self.written.is_empty() {
             reduced = self.spread(statistics);
         }
-        Ok(Results::new(message, first, reduced))
+        let results = Results::new(message, first, reduced);
+        match self.displacement.take() {
+            None => Ok(results),
+            Some(displacement) => results.placed(displacement, first - start as u32),
+        }
     }
 
     /// Gives each segment of the Write chunks its share of the octets written, front to back

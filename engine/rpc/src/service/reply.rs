@@ -38,6 +38,9 @@ pub(crate) struct Space<'a> {
 pub(crate) enum Room<'a> {
     /// The chunks of this Call.
     Chunks(&'a responder::ReceivedCall<'a>),
+    /// The same for a base message of version 2. Its Reply goes inline with a payload of at most this many octets, even if
+    /// the Send buffer is shorter.
+    Base(&'a responder::ReceivedCall<'a>, usize),
     /// The Write chunk of a Call with one chunk of one segment, of this number of octets; `None`: it has
     /// none.
     Single(Option<u32>),
@@ -124,7 +127,7 @@ impl Reply<'_> {
         let index = self.draft.items.len();
         match self.room {
             _ if index >= usize::from(self.eligible) => None,
-            Room::Chunks(call) => call.write_room(index),
+            Room::Chunks(call) | Room::Base(call, _) => call.write_room(index),
             Room::Single(room) => room.filter(|_| index == 0).map(u64::from),
             Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
             Room::Group(room) => room.item_room.filter(|_| index == 0),
@@ -383,6 +386,7 @@ impl Reply<'_> {
         match self.room {
             _ if self.transit.is_none() => 0,
             Room::Chunks(call) => reply_chunk_len(call).max(self.exposed_len_max()),
+            Room::Base(call, inline) => reply_chunk_len(call).max(inline.min(LONG_REPLY_LEN_MAX)),
             Room::Single(_) => self.exposed_len_max(),
             Room::Carried(room) if !room.is_stream => room.reply_chunk_len as usize,
             Room::Group(room) => room.long_len_max,
@@ -457,9 +461,7 @@ impl Reply<'_> {
     #[must_use]
     pub fn pieces_room(&self) -> usize {
         let may_list = match (&self.room, self.transit) {
-            (Room::Chunks(_) | Room::Single(_) | Room::Group(_), Some((accounts, Holder::Share(share)))) => {
-                accounts.may_list(share)
-            }
+            (Room::Chunks(_) | Room::Base(..), Some((accounts, share))) => accounts.may_list(share),
             (Room::Carried(room), _) => !room.wants_few_pieces,
             // The connection of a byte stream counts the parts that wait.
             _ => true,

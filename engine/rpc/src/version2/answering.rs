@@ -7,24 +7,28 @@ use stag_fabric::Provider;
 use stag_memory::{Buf, Shared};
 use stag_proto::directions::{ResultItem, ResultPlace};
 use stag_proto::responder::{
-    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId,
+    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId, is_second,
 };
 use stag_proto::span::Cursor;
-use stag_wire::rpcrdma2::{DirectedPlace, OptionalOperation};
-use stag_wire::xdr::padded;
+use stag_wire::rpc::CallHeader;
+use stag_wire::rpcrdma2::{Body2, DirectedPlace, Header2, OptionalOperation};
+use stag_wire::xdr::{Reader, padded};
 
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::doomed::reply_id;
 use crate::server::draft::Draft;
+use crate::server::kept::REPLY_LEN_MAX;
 use crate::server::pending::Stage;
 use crate::server::pulling::PATIENCE;
-use crate::server::pushing::write_piece;
+use crate::server::pushing::{plan_writes, write_piece};
+use crate::server::serving::answering::item_lens;
 use crate::server::serving::{Ran, Serving};
 use crate::server::transit;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{LONG_REPLY_LEN_MAX, Reply, Room};
+use crate::service::{Procedure, Repeat};
 use crate::state::Core;
 use crate::version2::receives::take_message;
 use crate::version2::{CONTINUATION_MAX, operation};
@@ -36,6 +40,28 @@ pub(crate) struct GroupRoom {
     pub(crate) item_room: Option<u64>,
     /// Octets of a Payload stream in several Sends.
     pub(crate) long_len_max: usize,
+}
+
+/// What there is for the Reply to a base message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BaseRoom {
+    /// Octets of a Reply in a buffer for messages, header included.
+    pub(crate) inline_len_max: usize,
+    /// Octets of the longest Send that the client takes, and this end makes.
+    pub(crate) send_len_max: usize,
+}
+
+/// Octets of the shortest Payload stream of a Reply: that of a success without results.
+const REPLY_LEN_MIN: u32 = 24;
+
+/// Octets of Payload stream that a Reply must have room for before its Call is executed (XC-X-5). For a Call that must not be
+/// executed twice: those of the longest Reply that the duplicate request cache keeps. Otherwise its client would not learn
+/// that it was executed.
+pub(crate) fn least_reply_len(procedure: &Procedure) -> u32 {
+    match procedure.repeat {
+        Repeat::Harmless => REPLY_LEN_MIN,
+        Repeat::Harmful | Repeat::Untimely => REPLY_LEN_MAX as u32,
+    }
 }
 
 /// A Reply that waits for memory to send it from.
@@ -91,10 +117,16 @@ impl Serving {
         terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
-        let planned = self.responder.plan_reply(call.id, message, &[], 0);
-        let (Ok(form), Some(room)) = (planned, self.group_room(message)) else {
+        let Some(room) = self.group_room(message) else {
             terms.give_up(core);
-            return Err(fault("a Call in process is answered that is over"));
+            return Err(fault("a Call is answered as a group that is none"));
+        };
+        let form = match self.responder.plan_reply(call.id, message, &[], 0) {
+            Ok(form) => form,
+            Err(error) => {
+                terms.give_up(core);
+                return self.refuse(core, id, call.id, RefusedCall::Reply(error));
+            }
         };
         let mut draft = core.draft();
         if !draft.take_send(&core.pools.messages) {
@@ -142,15 +174,115 @@ impl Serving {
         }
         // Its further credits have their Receives already.
         let has_directions = !Responder2::directions(message).is_empty();
-        if !has_directions && draft.long.is_empty() && draft.items.iter().all(|item| !item.reduced) {
+        let is_base = !has_directions
+            && draft.long.is_empty()
+            && draft.items.iter().all(|item| !item.reduced)
+            && self.responder.plan_reply(call.id, message, &[], draft.payload_len as u32).is_ok();
+        if is_base {
             self.send(core, id, call, message, draft)
         } else {
             self.send_group(core, id, call.id, message, draft, core.now)
         }
     }
 
-    /// Sends a Reply as a group. Without memory to send it from it waits, or has waited since `since`; after
-    /// [`PATIENCE`] the client is told that it cannot be sent.
+    /// What there is for the Reply to a Call of version 2 that came as a base message; `None` of any other.
+    pub(crate) fn base_room<P>(&self, core: &Core<P>, message: &[u8]) -> Option<BaseRoom> {
+        let second = self.second.as_ref().filter(|_| is_second(message) && !self.is_group(message))?;
+        let send_len_max = second.peer_layout.len() as usize;
+        Some(BaseRoom { inline_len_max: send_len_max.min(core.pools.messages.unit_len()), send_len_max })
+    }
+
+    /// Says why no Reply to a Call can be sent, whatever its service answers, on a connection that may speak version 2. `None`: some
+    /// can. Such a Call is refused before it is executed.
+    #[cold]
+    pub(crate) fn reply_obstacle(
+        &mut self,
+        call: &responder::ReceivedCall<'_>,
+        message: &[u8],
+        procedure: &Procedure,
+    ) -> Option<ReplyError> {
+        let second = self.second.as_mut().filter(|_| is_second(message))?;
+        let (layout, least) = (second.peer_layout, least_reply_len(procedure));
+        second.responder2.check_room(&self.responder, call.id, message, &layout, least).err()
+    }
+
+    /// As [`Serving::conclude`], for a Call of version 2 that came as a base message.
+    pub(crate) fn conclude_base<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::ReceivedCall<'_>,
+        message: &[u8],
+        terms: ReplyPolicy,
+        mut draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        if let Some(why) = self.judge(core, call, terms, &mut draft) {
+            core.put_draft(draft);
+            return self.refuse(core, id, call.id, why).map(|_| ());
+        }
+        self.send_base(core, id, call, message, draft, core.now)
+    }
+
+    /// Sends the Reply to a base message. One that fits the client's Receives, and no buffer for messages, is put together in
+    /// memory for payload, and waits for that as in [`Serving::send_group`].
+    fn send_base<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: &responder::ReceivedCall<'_>,
+        message: &[u8],
+        mut draft: Box<Draft>,
+        since: Duration,
+    ) -> Result<(), CloseReason> {
+        let items = item_lens(&draft);
+        let planned = self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32);
+        let form = match planned {
+            Ok(form) if !form.long && !draft.long.is_empty() => form,
+            _ => return self.send(core, id, call, message, draft),
+        };
+        let len = (form.header_len + form.payload_len) as usize;
+        let Some(mut send) = take_message(core, len) else {
+            return self.await_memory(core, id, call.id, draft, since);
+        };
+        self.replenish(core, id);
+        let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, &mut send) else {
+            core.put_draft(draft);
+            return Err(fault("a Call that ended while it was answered"));
+        };
+        copy_pieces(&draft.long, 0, &mut send[emitted.header_len..]);
+        draft.long.clear();
+        core.statistics.copied_bytes += len as u64;
+        draft.id = reply_id(call.xid());
+        plan_writes(core, call, &mut draft);
+        draft.pages += transit::pages(&core.pools.payload, len) as u32;
+        draft.send = Some(send);
+        core.state.transit.take_reply(&mut self.share, draft.pages as usize);
+        core.statistics.replies_sent += 1;
+        self.post_in_order(core, id, draft)
+    }
+
+    /// A Reply finds no memory to be sent from: it waits until others let go of some. After [`PATIENCE`] the client is told
+    /// that it cannot be sent.
+    fn await_memory<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: ResponderCallId,
+        draft: Box<Draft>,
+        since: Duration,
+    ) -> Result<(), CloseReason> {
+        if core.now >= since + PATIENCE {
+            core.put_draft(draft);
+            let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
+            return self.refuse(core, id, call, why).map(|_| ());
+        }
+        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
+        second.unsent.push(UnsentReply { call, draft, since });
+        self.wait(call);
+        Ok(())
+    }
+
+    /// Sends a Reply as a group. Without memory to send it from it waits, or has waited since `since`.
     fn send_group<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -163,7 +295,7 @@ impl Serving {
         let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
         let item = draft.items.first().filter(|item| item.reduced).copied();
         let displacement = draft.splice;
-        let source = Responder2::directions(message).iter().next().map_or(0, |set| set.begin);
+        let source = result_source(message);
         let results: ArrayVec<ResultItem, 1> =
             item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
         let padded_len = item.map_or(0, |item| padded(item.len));
@@ -181,15 +313,7 @@ impl Serving {
         let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
         for sent in cut.transmissions() {
             let Some(send) = take_message(core, sent.len as usize) else {
-                if core.now >= since + PATIENCE {
-                    core.put_draft(draft);
-                    let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
-                    return self.refuse(core, id, call, why).map(|_| ());
-                }
-                // When others let go of some.
-                second.unsent.push(UnsentReply { call, draft, since });
-                self.wait(call);
-                return Ok(());
+                return self.await_memory(core, id, call, draft, since);
             };
             if sends.try_push(send).is_err() {
                 return Err(fault("a Reply of more Sends than this end makes"));
@@ -256,7 +380,7 @@ impl Serving {
         Ok(())
     }
 
-    /// A Call that came as a group was run: if its Reply waits for memory, it is kept until it is sent.
+    /// A Call of version 2 was run: if its Reply waits for memory, it is kept until it is sent.
     pub(crate) fn keep_unsent(&mut self, call: ResponderCallId, message: Buf) {
         let is_unsent =
             self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|unsent| unsent.call == call));
@@ -284,9 +408,34 @@ impl Serving {
             core.put_draft(draft);
             return Err(fault("a Reply waits for a Call that is not answered"));
         };
-        self.send_group(core, id, call, &message, draft, since)?;
+        if self.is_group(&message) {
+            self.send_group(core, id, call, &message, draft, since)?;
+        } else {
+            let Some(received) = self.responder.call(call, &message) else {
+                core.put_draft(draft);
+                return Err(fault("a Call in a slot is not in process"));
+            };
+            self.send_base(core, id, &received, &message, draft, since)?;
+        }
         self.keep_unsent(call, message);
         Ok(true)
+    }
+}
+
+/// Where the part of a Call is that produced its results: where its arguments begin (RTR-X-22). It is found in the Call's first
+/// transmission; where that ends before, the first direction is for the results.
+fn result_source(message: &[u8]) -> u32 {
+    let start = Header2::parse(message).ok().and_then(|(header, rest)| match header.body {
+        Body2::Optional(found) => {
+            let len = OptionalOperation::parse(&found).ok()?.payload_len()?;
+            rest.get(..len as usize)
+        }
+        _ => None,
+    });
+    let mut reader = Reader::new(start.unwrap_or_default());
+    match CallHeader::parse(&mut reader) {
+        Ok(_) => reader.position() as u32,
+        Err(_) => Responder2::directions(message).iter().next().map_or(0, |set| set.begin),
     }
 }
 

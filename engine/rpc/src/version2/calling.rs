@@ -419,7 +419,7 @@ impl Calling {
     fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::RequesterCallId) -> Option<u32> {
         let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.second.as_mut()?;
         let slot = &mut self.slots[call.index()];
-        slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
+        (slot.chunk_lens, slot.displacement) = ([0; CLIENT_SEGMENTS_MAX], None);
         core.statistics.groups_received += 1;
         core.statistics.continuations += parts.len() as u64 - 1;
         // One item for each direction, and a Call of ours has one at most.
@@ -430,6 +430,7 @@ impl Calling {
             spans.extend(requester2.map().spans(&item));
             let is_there = matches!(item.place, ItemPlace::Buffers { .. } | ItemPlace::Explicit(_));
             slot.chunk_lens[0] = if is_there { item.len } else { 0 };
+            slot.displacement = is_there.then_some(item.displacement);
             core.statistics.items_placed += u64::from(matches!(item.place, ItemPlace::Buffers { .. }));
             has_room = item.len <= slot.written.iter().map(|part| part.offered).sum();
         }

@@ -12,7 +12,7 @@ use stag_fabric::{
 use stag_memory::{Buf, Shared};
 use stag_proto::requester::LoneRequest;
 use stag_proto::responder::{LoneAnswer, Responder2};
-use stag_wire::rpcrdma2::CONTINUATION_LEN;
+use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::carried::Carrier;
@@ -30,7 +30,7 @@ use crate::service::dispatch::{Origin, Route, Run, admit_new, destination, route
 use crate::service::reply::Room;
 use crate::state::{Core, EngineState};
 use crate::version2::ClientVersion2;
-use crate::version2::answering::GroupRoom;
+use crate::version2::answering::{GroupRoom, least_reply_len};
 
 /// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
 #[inline(always)]
@@ -73,8 +73,10 @@ impl Serving {
         let result_max = targets.map(|run| (0, run.room()));
         let longest = LoneAnswer { result: result_max, payload_len: 0 };
         let header_len = Responder2::lone_header_len(targets, &longest);
-        let room_end = targets.map_or(space.len(), |run| space.len().min(run.start as usize));
-        if room_end < header_len {
+        let room_end =
+            space.len().min(send_len_max).min(targets.map_or(usize::MAX, |run| run.start as usize));
+        // Data is sent right behind what is built here.
+        if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
             return Taken::No;
         }
         if !self.may_begin(state, call.credits) {
@@ -89,7 +91,9 @@ impl Serving {
             return Taken::No;
         }
         let origin = self.origin(state, from);
-        if is_for_others(state, services, run, &origin) {
+        if is_for_others(state, services, run, &origin)
+            || room_end - header_len < least_reply_len(run.procedure) as usize
+        {
             return Taken::No;
         }
         // Filled in place: it is large to move.
@@ -115,12 +119,13 @@ impl Serving {
         self.host.note(&run.head.caller);
         state.transit.take(&mut self.share, held.unwrap_or(0));
         state.statistics.items_placed += u64::from(held.is_some());
-        let group = call.is_transmission.then(|| GroupRoom {
+        let least_header_len = if call.is_transmission { CONTINUATION_LEN } else { HEADER_LEN_MIN };
+        let room = Room::Group(GroupRoom {
             item_room: targets.map(|run| run.room().into()),
-            long_len_max: send_len_max.saturating_sub(CONTINUATION_LEN),
+            long_len_max: send_len_max.saturating_sub(least_header_len),
         });
-        let room = group.map_or(Room::Single(None), Room::Group);
-        let execution = Execution { run, origin: &origin, terms, room, header_len };
+        let inline_len_max = send_len_max.min(state.pools.messages.unit_len());
+        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let body = &mut space[header_len..room_end];
         if !self.execute_with(state, services, execution, (placed, held), body) {
@@ -135,6 +140,7 @@ impl Serving {
         let fits = draft.items.len() <= 1
             && draft.pieces.len() <= GATHERED_PIECES_MAX
             && data_len <= GATHERED_DATA_LEN_MAX
+            && targets.is_none_or(|run| run.start as usize + data_len <= send_len_max)
             && draft.long.is_empty()
             && draft.pieces.iter().all(Shared::is_stored);
         if !fits {
@@ -210,9 +216,10 @@ impl Calling {
         let data = (count > 0).then_some((data_len, targets));
         let lone = LoneRequest { data, is_directed: results.is_some() };
         let header_len = lone.header_len();
-        // Behind it, up to the data.
+        // Behind it, up to the data, which goes right behind what is built here.
         let room_end = match second.peer_run {
-            Some(run) if count > 0 => space.len().min(run.start as usize),
+            Some(run) if count > 0 && run.start as usize > space.len() => return Ok(false),
+            Some(run) if count > 0 => run.start as usize,
             _ => space.len().min(second.call_len_max() as usize),
         };
         let Some(body) = space.get_mut(header_len..room_end) else { return Ok(false) };
@@ -270,7 +277,7 @@ impl Calling {
         let Some(reply) = second.requester2.peek_lone(&self.requester, octets) else { return false };
         let call = reply.call;
         let slot = &mut self.slots[call.index()];
-        let data = reply.data.unwrap_or(&[]);
+        let data = reply.item.map_or(&[][..], |item| item.data);
         let has_room = match &slot.written[..] {
             [] => data.is_empty(),
             [part] => part.buf.is_some() && data.len() <= part.offered as usize,
@@ -288,7 +295,7 @@ impl Calling {
         self.heard = state.now;
         state.statistics.replies_received += 1;
         state.statistics.groups_received += u64::from(reply.is_transmission);
-        state.statistics.items_placed += u64::from(reply.data.is_some());
+        state.statistics.items_placed += u64::from(reply.item.is_some());
         let mut written = Few::new();
         if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
             buf.set_len(data.len());
@@ -300,7 +307,11 @@ impl Calling {
         let result = match results_start(message, reply.start as usize, call) {
             Ok(first) => {
                 let message = ReplyMessage::Shown(message);
-                message.into_results(&state.pools.messages, first, data.len() as u32)
+                let results = message.into_results(&state.pools.messages, first, data.len() as u32);
+                match reply.item {
+                    None => Ok(results),
+                    Some(item) => results.placed(item.displacement, first - reply.start),
+                }
             }
             Err(error) => Err(error),
         };

@@ -30,6 +30,7 @@
 
 pub(crate) mod answering;
 pub(crate) mod calling;
+pub(crate) mod explicit;
 pub(crate) mod in_place;
 pub(crate) mod making;
 pub(crate) mod receives;

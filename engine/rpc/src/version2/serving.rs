@@ -11,7 +11,7 @@ use stag_proto::placement::ItemSpan;
 use stag_proto::responder::{CallPayload, RefusedCall, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma;
-use stag_wire::rpcrdma2::{ItemPlace, OptionalOperation};
+use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::ConnectionId;
@@ -30,6 +30,7 @@ use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::route;
 use crate::state::{Core, FIRST_RECEIVES};
 use crate::version2::answering::UnsentReply;
+use crate::version2::explicit::{base_message, is_explicit};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
 use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX};
 
@@ -75,8 +76,9 @@ enum Meant {
 }
 
 impl ServerVersion2 {
-    pub(crate) fn new(config: &EngineConfig, own: OwnCharacteristics) -> ServerVersion2 {
-        let peer = PeerCharacteristics::default();
+    /// `receive_size`: octets of the peer's Receives until it tells more.
+    pub(crate) fn new(config: &EngineConfig, own: OwnCharacteristics, receive_size: u32) -> ServerVersion2 {
+        let peer = PeerCharacteristics::new(receive_size);
         ServerVersion2 {
             responder2: Responder2::new(&own, PAYLOAD_LEN_MAX.min(config.chunk_len_max)),
             own,
@@ -222,6 +224,12 @@ impl Serving {
         if is_first(&arrived.octets) {
             // The Call says the version (V2-5.3-a).
             second.receives.reuse(arrived.targets.take());
+            if second.responder2.has_open_group()
+                && let Some(small) = second.responder2.break_off(&mut self.responder, &arrived.octets)
+            {
+                second.drop_parts(true);
+                self.send_small(core, id, &small)?;
+            }
             return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);
         }
         if self.begun.is_none() {
@@ -261,6 +269,14 @@ impl Serving {
         }
         self.act_on(core, services, id, peer, meant, arrived)?;
         Ok(true)
+    }
+
+    /// Adopts what the peer has told of its Receives: every Send from now on fits them.
+    pub(crate) fn learn_receives(&mut self) {
+        let Some(second) = &mut self.second else { return };
+        second.peer_layout = second.peer.layout(second.own.send_len_max);
+        second.peer_run = second.peer_layout.run();
+        second.responder2.set_threshold(&mut self.responder, second.peer_layout.len());
     }
 
     fn act_on<P: Provider, S: Services>(
@@ -306,11 +322,8 @@ impl Serving {
             }
             Meant::Told => {
                 second.receives.reuse(arrived.targets.take());
-                second.peer_layout = second.peer.layout(second.own.send_len_max);
-                second.peer_run = second.peer_layout.run();
-                let threshold = self.responder.parameters().reply_threshold.min(second.peer.receive_size());
-                second.responder2.set_threshold(&mut self.responder, threshold);
                 drop(arrived);
+                self.learn_receives();
                 self.replenish(core, id);
                 Ok(())
             }
@@ -346,8 +359,11 @@ impl Serving {
         let xid = call.xid();
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
-            if let Some(unanswered) = self.go_on(core, id, begun, &call, &message)? {
-                self.keep_unanswered(core, call_id, xid, message, unanswered);
+            match self.go_on(core, id, begun, &call, &message)? {
+                Some(Unanswered { terms, pull }) => {
+                    self.keep(call_id, xid, Stage::Later { message, pull, terms });
+                }
+                None => self.keep_unsent(call_id, message),
             }
             return Ok(());
         }
@@ -366,7 +382,7 @@ impl Serving {
         core.statistics.messages_short += u64::from(chunks == 0);
         let arrived = Arrived { id, peer, call: &call, message: &message, stream };
         match self.run(core, services, &arrived, &routed, &mut [])? {
-            Ran::Answered => {}
+            Ran::Answered => self.keep_unsent(call_id, message),
             Ran::Later(terms) => self.keep(call_id, xid, Stage::Later { message, pull: None, terms }),
             Ran::Waits => self.keep(call_id, xid, Stage::Repeated { message }),
             Ran::Lacks(pages) => self.starve(core, call_id, xid, message, None, pages),
@@ -383,14 +399,23 @@ impl Serving {
         peer: Option<&Peer>,
         call_id: ResponderCallId,
     ) -> Result<(), CloseReason> {
-        core.statistics.calls_received += 1;
         core.statistics.groups_received += 1;
         if let Some(begun) = self.begun.take() {
+            core.statistics.calls_received += 1;
             return self.go_on_with_group(core, id, call_id, begun);
         }
         let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, receives, .. } = &mut **second;
         core.statistics.continuations += parts.len() as u64 - 1;
+        if is_explicit(&parts[0].message.octets) {
+            let message = base_message(core, parts);
+            second.drop_parts(true);
+            return match message {
+                Some(message) => self.run_base(core, services, id, peer, call_id, message),
+                None => self.refuse(core, id, call_id, RefusedCall::Payload).map(|_| ()),
+            };
+        }
+        core.statistics.calls_received += 1;
         let mut pull = core.pulls.take();
         let mut is_explicit = false;
         let count = Responder2::items(&parts[0].message.octets).len();
@@ -479,7 +504,7 @@ impl Serving {
         }
         let reduced = std::mem::take(&mut pull.reduced);
         let routed = route(services, Reader::with_reduced(stream, &reduced));
-        // Data that has to be read goes by base messages (RTR-4.3-a leaves the choice to the Requester).
+        // EXRW items beside other items, or with directions (RTR-X-25).
         if is_explicit || count > 0 && !may_pull(&routed, count) {
             return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
@@ -494,7 +519,17 @@ impl Serving {
         small: &SmallMessage,
     ) -> Result<(), CloseReason> {
         core.statistics.errors_sent += 1;
-        self.send_octets(core, id, small.as_bytes())
+        let octets = small.as_bytes();
+        let is_taken =
+            self.second.as_ref().is_none_or(|second| octets.len() <= second.peer_layout.len() as usize);
+        if is_taken {
+            return self.send_octets(core, id, octets);
+        }
+        // The shortest answer that ends what its receiver waits for.
+        let xid = u32::from_be_bytes(octets.first_chunk().copied().unwrap_or_default());
+        let credits = self.responder.grant().granted();
+        let shorter = SmallMessage::error(xid, VERSION, credits, ErrorCode2::BadHeader);
+        self.send_octets(core, id, shorter.as_bytes())
     }
 
     fn send_octets<P: Provider>(
@@ -538,12 +573,16 @@ impl Serving {
         id: ConnectionId,
     ) -> Result<(), CloseReason> {
         let Some(second) = self.second.as_mut().filter(|second| !second.has_told) else { return Ok(()) };
-        second.has_told = true;
         let mut out = [0; INITIAL_LEN_MAX];
         let credits = self.responder.grant().granted();
         let Ok(len) = second.own.emit_initial(credits, &mut out) else {
             return Err(fault("characteristics are longer than a message"));
         };
+        // Its Receives may be too short for them: it goes on with defaults (XC-j).
+        second.has_told = len <= second.peer_layout.len() as usize;
+        if !second.has_told {
+            return Ok(());
+        }
         self.send_octets(core, id, &out[..len])
     }
 }

@@ -3,7 +3,6 @@
 use stag_fabric::{Exposed, Handle, Provider, QueuePairCapacity};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
-use stag_proto::responder::Responder2;
 use stag_proto::version::{NextMessage, ProtocolVersion};
 use stag_wire::reliable_reply::announces_version_2;
 
@@ -73,12 +72,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
             return;
         }
         let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
-        let mut second = Box::new(ServerVersion2::new(config, own));
-        // Until the client tells more, as long as version 1 would have them (V2-5.2-c).
+        // Until the client tells more, Replies are as long as version 1 would have them (V2-5.2-c).
         let threshold = connection.parameters.reply_threshold;
-        Responder2::set_threshold(&second.responder2, &mut serving.responder, threshold);
-        second.peer_layout = second.peer.layout(second.own.send_len_max);
-        serving.second = Some(second);
+        serving.second = Some(Box::new(ServerVersion2::new(config, own, threshold)));
+        serving.learn_receives();
         connection.is_special = true;
     }
 }

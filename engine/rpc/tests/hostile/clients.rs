@@ -266,7 +266,7 @@ fn a_call_that_ended_a_connection_is_refused_on_the_next() {
 #[test]
 fn a_call_whose_reply_is_longer_than_the_receives_is_refused_on_the_next() {
     let mut case = Case::new();
-    case.raw.shorten_receives();
+    case.raw.resize_receives(1024);
     let call = message(9, MSG, &[0, 0, 0], &rpc(9, BIG, &[1, 2000]));
     for round in 0..3 {
         case.raw.disconnect();

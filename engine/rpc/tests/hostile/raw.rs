@@ -38,8 +38,8 @@ pub(crate) struct Raw {
     pub(crate) peer_private_data: Vec<u8>,
     /// Reads that it posted, as they were done.
     pub(crate) read: Vec<Vec<u8>>,
-    /// Memory of its Receives, if they are shorter than what it says of itself.
-    short: Option<Memory>,
+    /// Octets and memory of its Receives, if they are not as long as it says of itself.
+    receives: Option<(u32, Memory)>,
 }
 
 impl Raw {
@@ -59,7 +59,7 @@ impl Raw {
             block: Vec::new(),
             peer_private_data: Vec::new(),
             read: Vec::new(),
-            short: None,
+            receives: None,
         }
     }
 
@@ -77,7 +77,7 @@ impl Raw {
     }
 
     pub(crate) fn connect(&mut self, address: &str) {
-        let receive_len_max = if self.short.is_some() { 1024 } else { CAPACITY.receive_len_max };
+        let receive_len_max = self.receives.as_ref().map_or(CAPACITY.receive_len_max, |receives| receives.0);
         let capacity = QueuePairCapacity { receive_len_max, ..CAPACITY };
         let pair = self.sim.connect(address, &self.private_data(), capacity).expect("the address is fine");
         self.pair = Some(pair);
@@ -88,18 +88,18 @@ impl Raw {
         self.sim.listen(address).expect("the address is free");
     }
 
-    /// From the next connection on its Receives are of 1024 octets, whatever it says.
-    pub(crate) fn shorten_receives(&mut self) {
-        let config = stag_rpc::EngineConfig { inline_threshold: 1024, ..small() };
+    /// From the next connection on its Receives are of `len` octets, a multiple of 1024, whatever it says.
+    pub(crate) fn resize_receives(&mut self, len: u32) {
+        let config = stag_rpc::EngineConfig { inline_threshold: len, ..small() };
         let memory = Memory::on_demand(&config, 1 << 20).expect("a few megabytes");
         self.sim.register(&memory.arena).expect("an arena");
-        self.short = Some(memory);
+        self.receives = Some((len, memory));
     }
 
     fn post_receives(&mut self, count: usize) {
         let Some(pair) = self.pair else { return };
         for _ in 0..count {
-            let memory = self.short.as_ref().unwrap_or(&self.memory);
+            let memory = self.receives.as_ref().map_or(&self.memory, |receives| &receives.1);
             let Some(buf) = memory.pools.messages.take() else { return };
             if self.sim.post_receive(pair, 0, buf).is_err() {
                 return;

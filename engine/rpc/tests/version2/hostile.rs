@@ -24,7 +24,11 @@ impl Case {
     /// The client of the test has several credits.
     fn new(world: World) -> Case {
         let server = EngineConfig { inline_threshold: 4096, ..small() };
-        let mut case = Case::connected(world, server, Vec::new());
+        Case::spoken(Case::connected(world, server, Vec::new()))
+    }
+
+    /// Version 2 is spoken on its connection.
+    pub(crate) fn spoken(mut case: Case) -> Case {
         let null = call(7, 0, &[]);
         case.raw.send(&[&octets(&[7, 2, 8, 0, 0, 0, 0, 0])[..], &null].concat(), None);
         case.run(|case| case.raw.messages.len() == 2);
@@ -36,12 +40,17 @@ impl Case {
 }
 
 /// An RPC Call.
-fn call(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u8> {
+pub(crate) fn call(xid: u32, procedure: u32, arguments: &[u32]) -> Vec<u8> {
     octets(&[&[xid, 0, 2, PROGRAM, VERSION, procedure, 0, 0, 0, 0][..], arguments].concat())
 }
 
 /// A message with an operation, and what stands behind it.
-fn message(operation: &OptionalOperation<'_>, direction: MessageType, xid: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn message(
+    operation: &OptionalOperation<'_>,
+    direction: MessageType,
+    xid: u32,
+    payload: &[u8],
+) -> Vec<u8> {
     let mut out = vec![0; 2048];
     let (len, _) = operation.emit(&mut out, direction, xid, 8).expect("there is room");
     out.truncate(len);
@@ -133,6 +142,30 @@ fn groups_that_break_off_are_refused_once() {
     case.quiesce();
     // One that never ends, and with it the connection.
     case.raw.send(&put(70, item(4, 0, &[0]), 2, &[1; 4]), None);
+    case.quiesce();
+    case.close();
+}
+
+#[test]
+fn a_message_of_another_version_breaks_a_group_at_once() {
+    // RTR-4.2-a
+    let mut case = Case::new(World::new(1, FaultPlan::default()));
+    let first = [&octets(&[51, 1, 8, 0, 0, 0, 0])[..], &call(51, 0, &[])].concat();
+    let unknown = [&octets(&[51, 9, 8, 0, 0, 0, 0])[..], &call(51, 0, &[])].concat();
+    for (xid, other, answered) in [(50, first, [1, 0]), (60, unknown, [9, ERROR])] {
+        case.raw.send(&put(xid, item(4, 0, &[0]), 3, &[1; 4]), None);
+        case.raw.send(&other, None);
+        case.run(|case| case.raw.messages.len() == 2);
+        let answers: Vec<_> = case.raw.messages.drain(..).collect();
+        // ROPT_XMTERR about its first transmission: BADHMT, 5 is expected, and 0 came.
+        assert_eq!([0, 1, 3, 5].map(|at| word(&answers[0], at)), [xid, 2, OPTIONAL, option::XMTERR]);
+        let len = answers[0].len() / 4;
+        assert_eq!([len - 3, len - 2, len - 1].map(|at| word(&answers[0], at)), [1, 5, 0], "{answers:?}");
+        assert_eq!([1, 3].map(|at| word(&answers[1], at)), answered);
+        // The next message is served as if there had been no group.
+        let null = [&octets(&[70, 2, 8, 0, 0, 0, 0, 0])[..], &call(70, 0, &[])].concat();
+        assert_eq!(word(&case.answer_to(&null), 3), 0);
+    }
     case.quiesce();
     case.close();
 }

@@ -23,3 +23,4 @@ mod raw;
 mod servers;
 #[path = "../support/mod.rs"]
 mod support;
+mod told;

@@ -5,11 +5,12 @@ use std::time::Duration;
 use stag_fabric::sim::{FaultPlan, Random, Violations, World, sweep};
 use stag_proto::layout::ReceiveLayout;
 use stag_proto::version2::OwnCharacteristics;
-use stag_rpc::{Chunks, ClientPolicy, ConnectionEvent, EngineConfig, Request};
+use stag_rpc::{CallError, Chunks, ClientPolicy, ConnectionEvent, EngineConfig, PlacementChoice, Request};
 use stag_wire::rpcrdma2::{
     Continuation, Elements, ItemPlace, MessageType, OptionalOperation, PlacedItem, ResponseTransmission,
     option,
 };
+use stag_wire::xdr::{Item, Reader};
 
 use crate::ends::Asking;
 use crate::raw::{octets, word};
@@ -19,6 +20,8 @@ use crate::support::{request_for, small};
 /// Octets of the head of the engine's Receives.
 const HEAD: usize = 1024;
 const ERROR: u32 = 4;
+/// The same as they are.
+const OWN_HEAD: usize = 384;
 
 /// Turns of a seed.
 const TURNS: u32 = 40;
@@ -149,6 +152,123 @@ fn begin(asking: &mut Asking, random: &mut Random) -> bool {
         }
     };
     begun.is_ok()
+}
+
+/// A client that speaks version 2 with a server whose Receives have a head of `head` octets, and two targets.
+fn spoken(head: usize) -> Asking {
+    let set_up_timeout = Duration::from_millis(50);
+    let client = EngineConfig { set_up_timeout, placement: PlacementChoice::Send, ..small() };
+    let world = World::new(1, FaultPlan::default());
+    let mut asking = Asking::begun(world, client, ClientPolicy::default(), Vec::new());
+    asking.run(|asking| !asking.raw.messages.is_empty());
+    let probe = word(&asking.raw.messages.remove(0), 0);
+    asking.raw.send(&reply(probe, 2, 8), None);
+    let own = OwnCharacteristics {
+        layout: ReceiveLayout::with_targets(head as u32, 2, 4096, 4096),
+        send_len_max: 65_920,
+        request_limit: 4,
+        response_limit: 4,
+        response_receives: 0,
+    };
+    let mut told = vec![0; 512];
+    let len = own.emit_initial(8, &mut told).expect("it is short");
+    asking.raw.send(&told[..len], None);
+    asking.run(|asking| asking.client.events.len() == 1);
+    asking
+}
+
+/// What a client makes of a READ whose item is said to belong at `displacement`, in a Reply of this number of Sends.
+fn read_at(displacement: u32, sends: u32) -> Result<bool, CallError> {
+    let mut asking = spoken(OWN_HEAD);
+    // Several Sends need a longer result.
+    let (connection, client) = (asking.connection, &mut asking.client);
+    let room = if sends == 1 { 100 } else { 10_000 };
+    let request = Request { timeout: Duration::from_millis(20), ..request_for(GET_ONE, 64) };
+    let mut chunks = Chunks::write(client.space(room));
+    client
+        .engine
+        .call(connection, &request, &mut chunks, |writer| {
+            [7, 1, 100].iter().try_for_each(|word| writer.u32(*word))
+        })
+        .expect("a credit");
+    // Behind what it tells of itself.
+    let is_request = |found: &Vec<u8>| found.len() > 24 && word(found, 5) == option::XMTREQ;
+    asking.run(|asking| asking.raw.messages.iter().any(is_request));
+    let xid = word(&asking.raw.messages.pop().expect("a Call"), 0);
+    let items = [PlacedItem {
+        displacement,
+        len: 100,
+        place: ItemPlace::Buffers { offset: 0, numbers: Elements::new(&[0]) },
+    }];
+    // Eight octets that could be a count as well.
+    let payload = octets(&[xid, 1, 0, 0, 0, 0, 100, 100, 100]);
+    let (start, rest) = payload.split_at(if sends == 1 { 36 } else { 32 });
+    let response =
+        ResponseTransmission { items: Elements::new(&items), count: sends, payload_len: start.len() as u32 };
+    let mut found = message(&OptionalOperation::Response(response), MessageType::Reply, xid, start);
+    found.resize(OWN_HEAD, 0);
+    found.extend(pattern(3, 100));
+    asking.raw.send(&found, None);
+    if sends == 2 {
+        let next = Continuation { number: 1, lead_option: option::XMTRESP, payload_len: rest.len() as u32 };
+        asking
+            .raw
+            .send(&message(&OptionalOperation::Continuation(next), MessageType::Reply, xid, rest), None);
+    }
+    asking.run(|asking| !asking.client.done.is_empty());
+    let done = asking.client.done.remove(0);
+    let result = done.result.map(|results| {
+        let reduced = [results.reduced()];
+        let mut reader = Reader::with_reduced(results.bytes(), &reduced);
+        let is_right = [reader.u32(), reader.u32()] == [Ok(100), Ok(100)]
+            && matches!(reader.eligible_opaque(1000), Ok(Item::Reduced { len: 100, .. }));
+        is_right && reader.finish().is_ok()
+    });
+    drop(done.written);
+    asking.run_for(Duration::from_millis(60));
+    let violations = asking.world.violations();
+    asking.close_after(violations);
+    result
+}
+
+#[test]
+fn an_item_at_another_displacement_than_its_result_makes_a_reply_broken() {
+    // RTR-7.3-a RTR-X-23
+    for sends in [1, 2] {
+        assert_eq!(read_at(36, sends), Ok(true), "{sends} Sends");
+        for wrong in [24, 28, 32] {
+            assert_eq!(read_at(wrong, sends), Ok(false), "{wrong}, {sends} Sends");
+        }
+        for wrong in [0, 4, 20, 40, 128] {
+            assert_eq!(read_at(wrong, sends), Err(CallError::BadReply), "{wrong}, {sends} Sends");
+        }
+    }
+}
+
+#[test]
+fn a_call_puts_its_data_into_the_targets_of_the_server_wherever_they_begin() {
+    // RTR-7.3-b
+    for head in [384, 1024, 1032, 2000] {
+        let mut asking = spoken(head);
+        let (connection, client) = (asking.connection, &mut asking.client);
+        let request = Request { timeout: Duration::from_millis(20), ..request_for(PUT_ONE, 64) };
+        let mut chunks = Chunks::read(client.data(&pattern(2, 100)));
+        let begun = client.engine.call(connection, &request, &mut chunks, |writer| {
+            writer.u32(1)?;
+            writer.eligible_opaque_reduced(100).map(drop)
+        });
+        begun.expect("a credit");
+        let is_request = |found: &Vec<u8>| found.len() > 24 && word(found, 5) == option::XMTREQ;
+        asking.run(|asking| asking.raw.messages.iter().any(is_request));
+        let sent = asking.raw.messages.pop().expect("a Call");
+        // One item: displacement, length, TBSN, offset, one target, number 0.
+        assert_eq!([7, 9, 10, 11, 12, 13].map(|at| word(&sent, at)), [1, 100, 2, 0, 1, 0], "{head}");
+        assert_eq!(sent[head..], pattern(2, 100), "{head}");
+        asking.run_for(Duration::from_millis(60));
+        asking.client.done.clear();
+        let violations = asking.world.violations();
+        asking.close_after(violations);
+    }
 }
 
 /// V2-X-5, RTR-X-12, RTR-X-19: whatever comes, each Call ends once, and all memory comes back.

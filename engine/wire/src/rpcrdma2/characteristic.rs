@@ -168,11 +168,14 @@ impl<'a> CharacteristicValue<'a> {
     /// Checks what the XDR does not.
     pub(super) fn check(&self) -> Result<(), Error2> {
         match self {
-            CharacteristicValue::BufferStructure(structure) => structure.check(),
             // Not even the smallest message fits: nothing could be sent to such a peer.
-            CharacteristicValue::ReceiveSize(octets) if (*octets as usize) < HEADER_LEN_MIN => {
-                Err(Error2::CharacteristicValue(id::RECEIVE_SIZE))
+            CharacteristicValue::ReceiveSize(len)
+            | CharacteristicValue::BufferStructure(BufferStructure { len, .. })
+                if (*len as usize) < HEADER_LEN_MIN =>
+            {
+                Err(Error2::CharacteristicValue(self.id()))
             }
+            CharacteristicValue::BufferStructure(structure) => structure.check(),
             _ => Ok(()),
         }
     }

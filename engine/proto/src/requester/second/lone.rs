@@ -7,7 +7,7 @@ use stag_wire::rpcrdma2::{
 
 use super::{Extra, Requester2};
 use crate::directions::ExpectedResult;
-use crate::lone::{self, Lone};
+use crate::lone::{self, Lone, LoneItem};
 use crate::requester::{EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
 
 /// A Reply in one Send, as a view of it.
@@ -21,7 +21,7 @@ pub struct LoneReply<'m> {
     /// The Payload stream.
     pub stream: &'m [u8],
     /// The result that the Call directed to targets, if there is one.
-    pub data: Option<&'m [u8]>,
+    pub item: Option<LoneItem<'m>>,
     /// It came as a transmission; otherwise as a base message.
     pub is_transmission: bool,
 }
@@ -125,8 +125,8 @@ impl Requester2 {
             (Some(Some(_)), 1) => expected[0].is_any_in_targets(),
             _ => false,
         };
-        let data = item.flatten().map(|item| item.data);
-        is_expected.then_some(LoneReply { call, credits, start, stream, data, is_transmission })
+        let item = item.flatten();
+        is_expected.then_some(LoneReply { call, credits, start, stream, item, is_transmission })
     }
 
     /// Takes in a Reply that was looked at just before. Its Call is over, and its Receive is posted still.

@@ -17,39 +17,22 @@ use crate::server::draft::{Draft, Verdict};
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
 use crate::server::spares::Reused;
 use crate::service::dispatch::ReplyPolicy;
-use crate::service::reply::Reply;
-use crate::service::{Lookup, Repeat, Services};
+use crate::service::reply::{Reply, Room};
 use crate::state::Core;
 
 /// Eligible results of one Reply at most.
 const ITEMS_MAX: usize = 16;
 
-/// Logs that a Call was refused because it has `len` octets of data where this server reads `limit`. Only the configuration of one
-/// of the two ends can help.
-#[cold]
-pub(super) fn warn_of_length<P, S: Services>(
-    core: &mut Core<P>,
-    services: &S,
-    peer: Option<&Peer>,
-    message: &[u8],
-    (len, limit): (u64, u32),
-) {
-    let Some(withheld) = core.state.oversized.admit(core.state.now) else { return };
-    let header = Header::parse(message).ok();
-    let call = header.and_then(|(_, stream)| CallHeader::parse(&mut Reader::new(stream)).ok());
-    let procedure = call.as_ref().map_or("a Long Call", |call| {
-        match services.lookup(call.program, call.version, call.procedure) {
-            Lookup::Found { procedure, .. } => procedure.name,
-            _ => "a Call of no service",
+/// Octets of each eligible result of a Reply that leaves its Payload stream, in order; 0 of the others.
+#[inline(always)]
+pub(crate) fn item_lens(draft: &Draft) -> ArrayVec<u32, ITEMS_MAX> {
+    let mut items = ArrayVec::new();
+    for item in &draft.items {
+        if items.try_push(if item.reduced { item.len } else { 0 }).is_err() {
+            break;
         }
-    });
-    let client = ClientName { peer, host: None };
-    tracing::warn!(
-        withheld,
-        "{client}: {procedure}: Read chunks of {len} octets were refused with ERR_CHUNK (limit {limit}, chunk_len_max \
-         {}); send less in one Call, or raise chunk_len_max",
-        core.state.config.chunk_len_max
-    );
+    }
+    items
 }
 
 impl Serving {
@@ -64,14 +47,14 @@ impl Serving {
         terms: ReplyPolicy,
         fill: impl FnOnce(&mut Reply<'_>) -> Ran,
     ) -> Result<Ran, CloseReason> {
-        let header_len = if call.is_plain() {
-            stag_wire::rpcrdma::HEADER_LEN_MIN
+        let (header_len, base) = if call.is_plain() {
+            (stag_wire::rpcrdma::HEADER_LEN_MIN, None)
         } else {
             if self.is_group(message) {
                 return self.answer_group(core, id, call, message, terms, fill);
             }
             match self.responder.plan_reply(call.id, message, &[], 0) {
-                Ok(form) => form.header_len as usize,
+                Ok(form) => (form.header_len as usize, self.base_room(core, message)),
                 Err(error) => {
                     terms.give_up(core);
                     return self.refuse(core, id, call.id, RefusedCall::Reply(error));
@@ -88,6 +71,10 @@ impl Serving {
         let eligible = terms.procedure.eligible_results;
         let mut reply =
             Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
+        if let Some(base) = base {
+            reply.inline_len_max = base.inline_len_max;
+            reply.room = Room::Base(call, base.send_len_max.saturating_sub(header_len));
+        }
         let ran = fill(&mut reply);
         let pages = std::mem::take(&mut draft.pages);
         if let Ran::Later(terms) = ran {
@@ -99,11 +86,10 @@ impl Serving {
             core.put_draft(draft);
             return Ok(ran);
         }
-        if let Some(pages) = self.lacked_pages(call, terms, &draft) {
-            core.put_draft(draft);
-            return Ok(Ran::Lacks(pages));
+        match base {
+            None => self.conclude(core, id, call, message, terms, draft)?,
+            Some(_) => self.conclude_base(core, id, call, message, terms, draft)?,
         }
-        self.conclude(core, id, call, message, terms, draft)?;
         Ok(Ran::Answered)
     }
 
@@ -201,12 +187,7 @@ impl Serving {
         message: &[u8],
         mut draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
-        let mut items: ArrayVec<u32, ITEMS_MAX> = ArrayVec::new();
-        for item in &draft.items {
-            if items.try_push(if item.reduced { item.len } else { 0 }).is_err() {
-                break;
-            }
-        }
+        let items = item_lens(&draft);
         let form = match self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32) {
             Ok(form) => form,
             Err(ReplyError::NoReplyChunk | ReplyError::ReplyChunk)

@@ -424,16 +424,19 @@ impl Serving {
         }
         draft.header_len = match self.responder.plan_reply(call.id, message, &[], 0) {
             Ok(form) => form.header_len as usize,
-            Err(_) => {
+            Err(error) => {
                 drop_reply(core, begun.terms, draft);
-                return Err(fault("a Call in process is answered that is over"));
+                return self.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| None);
             }
         };
         if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
             drop_reply(core, begun.terms, draft);
             return Err(CloseReason::CannotReply);
         }
-        self.conclude(core, id, call, message, begun.terms, draft)?;
+        match self.base_room(core, message) {
+            None => self.conclude(core, id, call, message, begun.terms, draft)?,
+            Some(_) => self.conclude_base(core, id, call, message, begun.terms, draft)?,
+        }
         Ok(None)
     }
 
@@ -492,6 +495,11 @@ impl Serving {
             // 8166-6.1-c
             return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
+        if self.second.is_some()
+            && let Some(why) = self.reply_obstacle(call, message, procedure)
+        {
+            return self.refuse(core, id, call.id, RefusedCall::Reply(why));
+        }
         let origin =
             Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
         if let Some(carrier) = core.carrier.as_deref()
@@ -549,15 +557,19 @@ impl Serving {
                 Err(error) => return self.refuse(core, id, call.id, RefusedCall::Reply(error)),
             },
         };
+        let base = self.base_room(core, message);
         let inline_len_max =
-            (self.responder.parameters().reply_threshold as usize).saturating_sub(header_len);
+            base.map_or(self.responder.parameters().reply_threshold as usize, |base| base.inline_len_max);
         let eligible = usize::from(terms.procedure.eligible_results);
         let group = self.group_room(message);
         let room = CarriedRoom {
-            inline_len_max: inline_len_max as u32,
-            reply_chunk_len: match &group {
-                Some(group) => group.long_len_max as u32,
-                None => (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
+            inline_len_max: inline_len_max.saturating_sub(header_len) as u32,
+            reply_chunk_len: match (&group, &base) {
+                (Some(group), _) => group.long_len_max as u32,
+                (None, Some(base)) => {
+                    (reply_chunk_len(call).max(base.send_len_max.saturating_sub(header_len))) as u32
+                }
+                (None, None) => (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
             },
             is_stream: false,
             wants_few_pieces: !core.transit.may_list(&self.share),
