@@ -21,6 +21,7 @@ mod listeners;
 mod locks;
 mod options;
 mod plan;
+mod progress;
 mod reactor;
 mod registration;
 mod report;

@@ -5,6 +5,8 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -136,8 +138,13 @@ impl Region {
     // By the system call itself, here and below: memmap2 has no name for MADV_COLLAPSE and no mbind, and knows only the
     // mappings that it made.
     fn advise(&self, advice: libc::c_int) -> io::Result<()> {
-        // SAFETY: our own mapping; none of the advices below changes or drops what is in it.
-        check(unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, advice) }).map(drop)
+        self.advise_part(0, self.len, advice)
+    }
+
+    fn advise_part(&self, at: usize, len: usize, advice: libc::c_int) -> io::Result<()> {
+        assert!(at <= self.len && len <= self.len - at, "the part lies within the region");
+        // SAFETY: a part of our own mapping; none of the advices of this file changes or drops what is in it.
+        check(unsafe { libc::madvise(self.base.as_ptr().add(at).cast(), len, advice) }).map(drop)
     }
 
     /// Asks for transparent hugepages.
@@ -150,9 +157,10 @@ impl Region {
         self.advise(libc::MADV_COLLAPSE)
     }
 
-    /// Makes every page exist and be mapped, writable.
+    /// Makes every page exist and be mapped, writable. The cores that this thread may use share the work of a large region:
+    /// nearly all of it is the kernel's, which takes and clears one page after the other.
     pub(crate) fn populate(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
-        match self.advise(libc::MADV_POPULATE_WRITE) {
+        match self.populate_by(workers(self.len)) {
             // Kernels before 5.14 do not know it.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
                 // First in the file, where a lack of pages is an error; in the mapping it would be a signal.
@@ -162,6 +170,29 @@ impl Region {
             }
             result => result,
         }
+    }
+
+    /// Populates slice after slice on this thread and on as many more as make `workers`; on fewer if threads are refused.
+    fn populate_by(&self, workers: usize) -> io::Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                // Relaxed: the number alone says which slice a thread takes.
+                let at = next.fetch_add(SLICE, Ordering::Relaxed);
+                if at >= self.len {
+                    return Ok(());
+                }
+                self.advise_part(at, SLICE.min(self.len - at), libc::MADV_POPULATE_WRITE)?;
+            }
+        };
+        thread::scope(|scope| {
+            let spawn = |_| thread::Builder::new().name("populate".to_owned()).spawn_scoped(scope, work).ok();
+            let others: Vec<_> = (1..workers).filter_map(spawn).collect();
+            let own = work();
+            others.into_iter().fold(own, |result, other| {
+                result.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            })
+        })
     }
 
     /// Touches each page, leaving what is in it.
@@ -232,6 +263,17 @@ fn huge_bytes_in(smaps: &str, start: usize, end: usize) -> u64 {
     sum
 }
 
+/// What one thread populates at a time. The first thread in a 1 GiB page populates all of it.
+const SLICE: usize = 64 << 20;
+/// Threads that populate one region, at most: beyond a few the kernel's own locks are the limit.
+const WORKERS_MAX: usize = 8;
+
+/// Threads that are worth starting for a region of `len` bytes.
+fn workers(len: usize) -> usize {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    cores.min(WORKERS_MAX).min(len / (2 * SLICE)).max(1)
+}
+
 const READ_WRITE: libc::c_int = libc::PROT_READ | libc::PROT_WRITE;
 
 /// # Safety
@@ -299,6 +341,16 @@ mod tests {
         allocate(fd.as_fd(), region.len()).unwrap();
         // The way of kernels that cannot populate.
         region.touch();
+    }
+
+    #[test]
+    fn several_threads_populate_every_page_once_and_the_last_slice_may_be_short() {
+        let len = 2 * SLICE + 4096;
+        let fd = memfd(c"slices", PageSize::Base).unwrap();
+        set_len(fd.as_fd(), len).unwrap();
+        let region = Region::map(fd.as_fd(), len, 4096).unwrap();
+        region.populate_by(3).unwrap();
+        assert_eq!(fstat(fd.as_fd()).unwrap().st_blocks as usize * 512, len);
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::fabric::{self, Served};
 use super::listen::Listen;
 use super::listeners;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
+use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
 use super::services::Common;
 use super::signals::{self, Printer, Request};
@@ -73,7 +74,8 @@ impl Server<'_> {
         // Before the memory, which takes its time, so that a missing device is reported at once.
         P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
-        let arena = arena(settings, plan, place, &budget)?;
+        let make = || arena(settings, plan, place, &budget);
+        let arena = progress::tell(out, progress::QUIET, plan.arena_len as u64, make)?;
         let count = plan.reactors.len();
         let group = match count {
             1 => None,
