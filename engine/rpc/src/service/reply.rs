@@ -461,7 +461,10 @@ impl Reply<'_> {
     #[must_use]
     pub fn pieces_room(&self) -> usize {
         let may_list = match (&self.room, self.transit) {
-            (Room::Chunks(_) | Room::Base(..), Some((accounts, share))) => accounts.may_list(share),
+            (
+                Room::Chunks(_) | Room::Base(..) | Room::Single(_) | Room::Group(_),
+                Some((accounts, Holder::Share(share))),
+            ) => accounts.may_list(share),
             (Room::Carried(room), _) => !room.wants_few_pieces,
             // The connection of a byte stream counts the parts that wait.
             _ => true,

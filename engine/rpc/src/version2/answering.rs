@@ -242,7 +242,7 @@ impl Serving {
         };
         let len = (form.header_len + form.payload_len) as usize;
         let Some(mut send) = take_message(core, len) else {
-            return self.await_memory(core, id, call.id, draft, since);
+            return self.await_room(core, id, call.id, draft, since);
         };
         self.replenish(core, id);
         let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, &mut send) else {
@@ -263,7 +263,7 @@ impl Serving {
 
     /// A Reply finds no memory to be sent from: it waits until others let go of some. After [`PATIENCE`] the client is told
     /// that it cannot be sent.
-    fn await_memory<P: Provider>(
+    fn await_room<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
@@ -313,7 +313,7 @@ impl Serving {
         let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
         for sent in cut.transmissions() {
             let Some(send) = take_message(core, sent.len as usize) else {
-                return self.await_memory(core, id, call, draft, since);
+                return self.await_room(core, id, call, draft, since);
             };
             if sends.try_push(send).is_err() {
                 return Err(fault("a Reply of more Sends than this end makes"));

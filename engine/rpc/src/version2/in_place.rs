@@ -308,10 +308,10 @@ impl Calling {
             Ok(first) => {
                 let message = ReplyMessage::Shown(message);
                 let results = message.into_results(&state.pools.messages, first, data.len() as u32);
-                match reply.item {
+                results.and_then(|results| match reply.item {
                     None => Ok(results),
                     Some(item) => results.placed(item.displacement, first - reply.start),
-                }
+                })
             }
             Err(error) => Err(error),
         };

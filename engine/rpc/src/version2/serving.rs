@@ -360,9 +360,7 @@ impl Serving {
         if let Some(begun) = self.begun.take() {
             core.statistics.messages_short += 1;
             match self.go_on(core, id, begun, &call, &message)? {
-                Some(Unanswered { terms, pull }) => {
-                    self.keep(call_id, xid, Stage::Later { message, pull, terms });
-                }
+                Some(unanswered) => self.keep_unanswered(core, call_id, xid, message, unanswered),
                 None => self.keep_unsent(call_id, message),
             }
             return Ok(());

@@ -18,10 +18,39 @@ use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
 use crate::server::spares::Reused;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Reply, Room};
+use crate::service::{Lookup, Repeat, Services};
 use crate::state::Core;
 
 /// Eligible results of one Reply at most.
 const ITEMS_MAX: usize = 16;
+
+/// Logs that a Call was refused because it has `len` octets of data where this server reads `limit`. Only the configuration of one
+/// of the two ends can help.
+#[cold]
+pub(super) fn warn_of_length<P, S: Services>(
+    core: &mut Core<P>,
+    services: &S,
+    peer: Option<&Peer>,
+    message: &[u8],
+    (len, limit): (u64, u32),
+) {
+    let Some(withheld) = core.state.oversized.admit(core.state.now) else { return };
+    let header = Header::parse(message).ok();
+    let call = header.and_then(|(_, stream)| CallHeader::parse(&mut Reader::new(stream)).ok());
+    let procedure = call.as_ref().map_or("a Long Call", |call| {
+        match services.lookup(call.program, call.version, call.procedure) {
+            Lookup::Found { procedure, .. } => procedure.name,
+            _ => "a Call of no service",
+        }
+    });
+    let client = ClientName { peer, host: None };
+    tracing::warn!(
+        withheld,
+        "{client}: {procedure}: Read chunks of {len} octets were refused with ERR_CHUNK (limit {limit}, chunk_len_max \
+         {}); send less in one Call, or raise chunk_len_max",
+        core.state.config.chunk_len_max
+    );
+}
 
 /// Octets of each eligible result of a Reply that leaves its Payload stream, in order; 0 of the others.
 #[inline(always)]
@@ -85,6 +114,10 @@ impl Serving {
         if !matches!(ran, Ran::Answered) {
             core.put_draft(draft);
             return Ok(ran);
+        }
+        if let Some(pages) = self.lacked_pages(call, terms, &draft) {
+            core.put_draft(draft);
+            return Ok(Ran::Lacks(pages));
         }
         match base {
             None => self.conclude(core, id, call, message, terms, draft)?,

@@ -324,7 +324,7 @@ impl Serving {
         let memory_wait_max = pull.memory_wait_max(core.now);
         core.state.transit.refuse(&mut self.share, &core.state.pools.payload);
         self.keep(id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
-        self.hunger(id, memory_wait_max);
+        self.await_memory(id, memory_wait_max);
     }
 
     /// Lets a Call wait for memory, until `memory_wait_max`.
