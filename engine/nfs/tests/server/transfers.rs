@@ -186,3 +186,43 @@ fn a_full_server_says_so() {
     let exports = pair.server.services_mut().0.exports().clone();
     assert_eq!(exports.borrow().shares()[0].1.usage().bytes_free, 0);
 }
+
+/// A READ without a Write chunk copies its data into a Long Reply, which is as long as there is memory for.
+#[test]
+fn a_read_into_a_reply_chunk_takes_what_memory_there_is() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"f");
+    let octets = pattern(1 << 20);
+    write(&mut pair, &file, 0, &octets, true).unwrap();
+    let pool = pair.server.pools().payload.clone();
+    let mut hoard: Vec<Buf> = Vec::new();
+    while pool.transit_free() > pool.transit() / 4 {
+        hoard.extend(pool.take());
+    }
+    let (mut at, mut calls) = (0, 0);
+    while at < octets.len() {
+        let (found, eof) = read(&mut pair, &file, at as u64, octets.len() as u32, false);
+        assert!(!found.is_empty() && found == octets[at..at + found.len()]);
+        at += found.len();
+        assert_eq!(eof, at == octets.len());
+        calls += 1;
+    }
+    assert!(calls > 1, "{calls}");
+    // The memory of the last Reply is back when another Call was answered.
+    read(&mut pair, &file, 0, 1, false);
+    read(&mut pair, &file, 0, 1, false);
+    // None at all: it waits as data does, and is told to come again.
+    while pool.transit_free() > 0 {
+        hoard.extend(pool.take());
+    }
+    let before = pair.world.now();
+    let arguments = ReadArguments { file: Handle(&file), offset: 0, count: 1 << 20 };
+    let finished = pair.call(&arguments, Chunks::default());
+    let reply = finished.reply::<ReadArguments<'_>>().unwrap();
+    assert_eq!(reply.map(drop).map_err(|failed| failed.status), Err(Status::Jukebox));
+    assert!((2..4).contains(&(pair.world.now() - before).as_secs()));
+    drop(hoard);
+    let (found, eof) = read(&mut pair, &file, 0, octets.len() as u32, false);
+    assert!(found == octets && eof);
+}
