@@ -199,7 +199,7 @@ impl Serving {
     /// The same, where others wait for the memory: for as long as a silent peer's pulls keep theirs.
     pub(crate) fn revoke_silent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         self.revoke_older(core, id, |place| {
-            SILENCE_MAX + Duration::from_micros(u64::from(place.pages) * (PAGE_LEN as u64) * 1_000_000 >> 20)
+            SILENCE_MAX + Duration::from_micros((u64::from(place.pages) * PAGE_LEN as u64 * 1_000_000) >> 20)
         });
     }
 
