@@ -113,7 +113,14 @@ impl<P: Served> ServedReactor<'_, P> {
         drop(registration);
         let work = Snapshot::take(&engine, &locking, clock.now());
         drop(engine);
-        Ended { stopped: *stopped, work, leaked: ledger.outstanding(), ledger: ledger.to_string(), failure }
+        Ended {
+            stopped: *stopped,
+            work,
+            outstanding: ledger.outstanding(),
+            lent: ledger.lent(),
+            ledger: ledger.to_string(),
+            failure,
+        }
     }
 }
 

@@ -460,8 +460,9 @@ pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> 
 pub(super) struct Ended {
     pub(super) stopped: Stopped,
     pub(super) work: Snapshot,
-    /// Units of its pools that did not come back, and which.
-    pub(super) leaked: usize,
+    /// Units of its pools that did not come back, those of them that are on loan to other reactors, and which they are.
+    pub(super) outstanding: usize,
+    pub(super) lent: usize,
     pub(super) ledger: String,
     /// Why it stopped, if that was not wanted.
     pub(super) failure: Option<CommandFailure>,
@@ -473,21 +474,36 @@ pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -
     if let Some(failure) = all.iter_mut().find_map(|ended| ended.failure.take()) {
         return Err(failure);
     }
-    let leaked = all.iter().map(|ended| ended.leaked).sum();
-    let lines = cores.iter().zip(&all).filter(|(_, ended)| ended.leaked > 0).map(|(core, ended)| {
-        let found = ended.ledger.trim_end().replace('\n', "; ");
-        if all.len() > 1 { format!("core {core}: {found}") } else { found }
-    });
-    let ledger = match leaked {
-        0 => format!("no buffer leaked ({} pools, every buffer returned)", POOLS_EACH * all.len()),
-        _ => lines.collect::<Vec<_>>().join("; "),
-    };
+    let (leaked, ledger) = judge(cores, &all);
     let told = tell_end(cores, &all, leaked, &ledger, out);
     // What went wrong matters more than who hears of it.
     if leaked > 0 {
         return Err(CommandFailure::Run(ledger));
     }
     CommandFailure::unless_output_closed(told)
+}
+
+/// Units that leaked, and what is said of them. What is on loan to a core that did not finish in time is no leak: that core had no
+/// turn to give it back.
+fn judge(cores: &[CoreId], all: &[Ended]) -> (usize, String) {
+    let is_late = all.iter().any(|ended| !ended.stopped.drained);
+    let on_loan = |ended: &Ended| if is_late { ended.lent } else { 0 };
+    let leaked = |ended: &Ended| ended.outstanding - on_loan(ended);
+    let sum = all.iter().map(leaked).sum();
+    let late: usize = all.iter().map(on_loan).sum();
+    let lines = cores.iter().zip(all).filter(|(_, ended)| leaked(ended) > 0).map(|(core, ended)| {
+        let found = ended.ledger.trim_end().replace('\n', "; ");
+        if all.len() > 1 { format!("{core}: {found}") } else { found }
+    });
+    let pools = POOLS_EACH * all.len();
+    let ledger = match (sum, late) {
+        (0, 0) => format!("no buffer leaked ({pools} pools, every buffer returned)"),
+        (0, _) => format!(
+            "no buffer leaked ({pools} pools; {late} units are on loan to a core that did not finish in time)"
+        ),
+        _ => lines.collect::<Vec<_>>().join("; "),
+    };
+    (sum, ledger)
 }
 
 fn tell_end(
@@ -582,4 +598,49 @@ fn tell_work(work: &Snapshot, out: &mut Output) -> Result<(), CommandFailure> {
         out.line(format_args!("locks      {locks}"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(drained: bool, outstanding: usize, lent: usize) -> Ended {
+        let statistics = ReactorStatistics::default();
+        let ledger = match outstanding {
+            0 => "2 pools, every buffer returned".to_owned(),
+            _ => format!("pool payload: {outstanding} of 100 units of 4096 bytes not returned\n"),
+        };
+        Ended {
+            stopped: Stopped { drained, drain: Duration::ZERO, statistics },
+            work: Snapshot::default(),
+            outstanding,
+            lent,
+            ledger,
+            failure: None,
+        }
+    }
+
+    #[test]
+    fn what_a_late_core_has_on_loan_is_no_leak() {
+        let cores = [CoreId(0), CoreId(1)];
+        let (leaked, ledger) = judge(&cores, &[ended(false, 0, 0), ended(true, 16, 16)]);
+        assert_eq!(leaked, 0);
+        assert!(
+            ledger.starts_with("no buffer leaked") && ledger.contains("16 units are on loan"),
+            "{ledger}"
+        );
+        // Units that are not on loan leaked, and so did loans when every core was in time.
+        let (leaked, ledger) = judge(&cores, &[ended(false, 0, 0), ended(true, 20, 16)]);
+        assert_eq!(leaked, 4);
+        assert!(ledger.starts_with("core 1: pool payload: 20 of 100 units"), "{ledger}");
+        assert_eq!(judge(&cores, &[ended(true, 0, 0), ended(true, 16, 16)]).0, 16);
+    }
+
+    #[test]
+    fn all_that_came_back_is_said_so() {
+        let (leaked, ledger) = judge(&[CoreId(3)], &[ended(true, 0, 0)]);
+        assert_eq!((leaked, ledger.as_str()), (0, "no buffer leaked (2 pools, every buffer returned)"));
+        let (_, ledger) = judge(&[CoreId(3)], &[ended(true, 2, 0)]);
+        assert_eq!(ledger, "pool payload: 2 of 100 units of 4096 bytes not returned");
+    }
 }

@@ -33,6 +33,12 @@ impl Ledger {
     pub fn outstanding(&self) -> usize {
         self.pools.iter().map(Pool::outstanding).sum()
     }
+
+    /// Of these, units that other reactors have on loan ([`Pool::lent`]). They come back when those reactors let go of them.
+    #[must_use]
+    pub fn lent(&self) -> usize {
+        self.pools.iter().map(Pool::lent).sum()
+    }
 }
 
 /// One line for each pool with buffers not returned; a single line if there is none.

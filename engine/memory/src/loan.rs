@@ -170,6 +170,7 @@ impl Return {
                 unsafe { Inner::drop_handle(pool) };
                 continue;
             }
+            inner.count_lent(0, run.count);
             let len = run.count * inner.unit_len();
             // SAFETY: each unit of the run is counted once for us (the field's invariant), which is what a `Shared` of all of
             // their bytes is; we are not dropped. `Debt::note` keeps the bytes of a run in a `u32`.

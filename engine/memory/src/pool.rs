@@ -16,6 +16,7 @@
 //! takes units for transit keeps within [`Pool::transit_free`]. So neither can use up what the other needs, and placed
 //! data still becomes stored data without a copy: its units only change accounts.
 
+mod accounts;
 mod borrowing;
 mod copying;
 
@@ -142,6 +143,8 @@ pub(crate) struct Inner {
     stored: Cell<u32>,
     /// Units set aside for what is stored.
     stored_max: Cell<u32>,
+    /// Units on loan to other reactors, each as often as it was lent.
+    lent: Cell<u32>,
     // Only touched in `with_extents`, by closures that call nothing that could come back here.
     extents: UnsafeCell<Option<Extents>>,
     name: &'static str,
@@ -173,9 +176,6 @@ pub(crate) const READ_ELSEWHERE: u32 = 1 << 30;
 pub(crate) const COUNT: u32 = !(STORED | READ_ELSEWHERE);
 /// The highest of them: a count that reaches it is one of leaked references.
 pub(crate) const COUNT_GUARD: u32 = 1 << 29;
-
-/// `set_aside` leaves one unit in this number for transit.
-const TRANSIT_SHARE: usize = 8;
 
 impl Pool {
     /// The most units of a pool, and the most bytes of a unit.
@@ -249,6 +249,7 @@ impl Pool {
             outstanding_max: Cell::new(0),
             stored: Cell::new(0),
             stored_max: Cell::new(0),
+            lent: Cell::new(0),
             extents: UnsafeCell::new(runs.then(|| Extents::new(units))),
             name: pool,
             arena: arena.clone(),
@@ -404,47 +405,6 @@ impl Pool {
         self.inner().outstanding.get() as usize
     }
 
-    /// Sets `units` more aside for what is stored, and returns how many there were: some stay for transit. A pool has
-    /// none set aside at first.
-    #[must_use]
-    pub fn set_aside(&self, units: usize) -> usize {
-        let inner = self.inner();
-        let all = self.units();
-        let room = (all - (all / TRANSIT_SHARE).max(1)).saturating_sub(self.stored_max());
-        let granted = units.min(room);
-        // At most `all`, which is a `u32`.
-        inner.stored_max.set(inner.stored_max.get() + granted as u32);
-        granted
-    }
-
-    /// Units in use that are stored.
-    #[inline]
-    #[must_use]
-    pub fn stored(&self) -> usize {
-        self.inner().stored.get() as usize
-    }
-
-    /// Units that are set aside for what is stored.
-    #[inline]
-    #[must_use]
-    pub fn stored_max(&self) -> usize {
-        self.inner().stored_max.get() as usize
-    }
-
-    /// Units for transit, in use or not: those that are not set aside.
-    #[inline]
-    #[must_use]
-    pub fn transit(&self) -> usize {
-        self.units() - self.stored_max()
-    }
-
-    /// Units that can be taken for transit without touching what is set aside.
-    #[inline]
-    #[must_use]
-    pub fn transit_free(&self) -> usize {
-        self.transit().saturating_sub(self.outstanding().saturating_sub(self.stored()))
-    }
-
     /// The most units that were in use at once.
     #[must_use]
     pub fn outstanding_max(&self) -> usize {
@@ -557,12 +517,6 @@ impl Inner {
         debug_assert!((index as usize) < self.counts.len());
         // SAFETY: callers give an index below the number of units, so it stays within the range at `base`.
         unsafe { self.base.add(index as usize * self.unit_len as usize) }
-    }
-
-    /// Counts `units` more, or fewer, that are stored.
-    #[inline]
-    pub(crate) fn count_stored(&self, more: u32, fewer: u32) {
-        self.stored.set(self.stored.get() + more - fewer);
     }
 
     /// The counts of a run of units.

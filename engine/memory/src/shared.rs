@@ -143,7 +143,9 @@ impl Shared {
     pub fn lend(self) -> Loan {
         let is_alone = !self.is_empty() && self.is_unique();
         let this = ManuallyDrop::new(self);
-        let serial = this.pool().serial();
+        let pool = this.pool();
+        pool.count_lent(this.counts().len() as u32, 0);
+        let serial = pool.serial();
         // SAFETY: `this` is not dropped, so what it counts (its units, or a handle) is the loan's from now on.
         unsafe { Loan::new(this.pool, serial, this.pointer, this.len, is_alone) }
     }

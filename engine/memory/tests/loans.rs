@@ -54,6 +54,7 @@ fn a_loan_is_in_use_at_the_lender_until_it_comes_back() {
     let (lender, mut there) = (pool(8, 3), Borrowed::new(5));
     let loan = pages(&lender, 2, 7).lend();
     assert!(loan.is_alone() && loan.len() == 2 * PAGE);
+    assert_eq!((lender.lent(), lender.outstanding()), (2, 2));
     let location = {
         let shared = there.borrow(loan);
         assert_eq!((shared.len(), shared[0], shared[2 * PAGE - 1]), (2 * PAGE, 7, 7));

@@ -66,7 +66,8 @@ impl Default for ReactorConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Stopped {
-    /// Whether the poller finished what was under way. `false`: the deadline came first.
+    /// Whether the poller finished what was under way, and all others of its group gave back what is its. `false`: the deadline came
+    /// first.
     pub drained: bool,
     /// How long the drain took.
     pub drain: Duration,
@@ -182,6 +183,7 @@ impl<C: TimeSource> Reactor<C> {
         poller.give_back(now);
         self.pass_until(poller, member, deadline, P::has_given_back);
         self.pass_until_all(poller, member, deadline, Milestone::GaveBack);
+        let have_all = member.is_none_or(|member| member.is_reached_by_all(Milestone::GaveBack));
         if member.is_some() {
             // What the others published before they were through.
             self.pass(poller);
@@ -190,7 +192,7 @@ impl<C: TimeSource> Reactor<C> {
         let now = self.clock.now();
         self.ledger.begin(now);
         Stopped {
-            drained: has_finished && poller.is_drained() && poller.has_given_back(),
+            drained: has_finished && have_all && poller.is_drained() && poller.has_given_back(),
             drain: now.saturating_sub(begin),
             statistics: self.ledger.statistics(),
         }

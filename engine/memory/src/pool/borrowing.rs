@@ -36,6 +36,7 @@ impl Inner {
             counts: (0..units).map(|_| Cell::new(0)).collect(),
             stored: Cell::new(0),
             stored_max: Cell::new(0),
+            lent: Cell::new(0),
             extents: UnsafeCell::new(None),
             name: of.name,
             arena: of.arena.clone(),
