@@ -303,7 +303,7 @@ impl CreditLedger {
 
     /// Sees which clients have some of what is shared. Returns whether that has changed.
     fn classify_all(&mut self, set: usize) -> bool {
-        (0..self.clients.len() as u32).fold(false, |changed, client| self.classify(set, client) || changed)
+        (0..self.clients.len() as u32).filter(|&client| self.classify(set, client)).count() > 0
     }
 
     /// Takes the client out of the sums of those that have some of what is shared.
