@@ -56,8 +56,9 @@ const EXPOSED_REPLIES: u32 = 8;
 /// them.
 const RECEIVES_SHARE: u64 = 8;
 
-/// Receives for each connection, on average, as far as the budget has them.
-const RECEIVES_EACH: u32 = 16;
+/// Receives for each connection beyond as many as the default has: it is sure of two, and the others are shared by those that
+/// are busy.
+const RECEIVES_EACH: u32 = 4;
 
 /// Octets of lanes between all reactors at most, as far as that leaves a few Calls to each.
 const LANES_MAX: usize = 16 << 20;
@@ -312,7 +313,8 @@ impl Plan {
         let affordable = each / RECEIVES_SHARE / (2 * u64::from(settings.inline_threshold));
         let connections = connections_each(settings);
         let least = (2 * connections).max(settings.credits + connections);
-        let usual = default.receives_max.max(RECEIVES_EACH * connections);
+        let more = connections.saturating_sub(default.connections_max);
+        let usual = default.receives_max + RECEIVES_EACH * more;
         let mut engine = EngineConfig {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
