@@ -1,7 +1,7 @@
 //! The caller of a Call: the user and groups of AUTH_SYS, after the export's squashing, and their
 //! permissions.
 
-use stag_wire::nfs3::{SetAttributes, Status, access};
+use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status, access};
 use stag_wire::rpc::AuthSys;
 
 /// Supplementary groups of AUTH_SYS, at most.
@@ -155,6 +155,74 @@ pub struct Guarded {
     pub gid: u32,
     /// Whether it is a directory.
     pub is_directory: bool,
+}
+
+/// Nanoseconds of a second.
+pub(crate) const NANOSECONDS: u32 = 1_000_000_000;
+
+/// What of `set` an object of this kind has: the mode of a symbolic link means nothing and is never set, as on other
+/// servers. Clients that copy links set mode, owner and times together.
+pub(crate) fn settable(kind: FileType, set: &SetAttributes) -> SetAttributes {
+    SetAttributes { mode: set.mode.filter(|_| kind != FileType::Symlink), ..*set }
+}
+
+/// Fails unless `caller` may set all of `set` ([`settable`]) on an object of `kind` that belongs to `(uid, gid)`. `may_write`
+/// tells whether the caller may write it, if it does not own it. What the caller may not do is judged before what
+/// nothing can be set to, in one order for all stores.
+pub(crate) fn check_set(
+    caller: &UserIdentity,
+    kind: FileType,
+    (uid, gid): (u32, u32),
+    set: &SetAttributes,
+    may_write: impl FnOnce() -> bool,
+) -> Result<(), Status> {
+    check_ids(set)?;
+    let is_root = caller.is_root();
+    let owns = is_root || caller.uid == uid;
+    if set.mode.is_some() && !owns {
+        return Err(Status::Perm);
+    }
+    // chown_restricted: only the superuser gives objects away.
+    if !set.uid.is_none_or(|new| is_root || owns && new == uid) {
+        return Err(Status::Perm);
+    }
+    if !set.gid.is_none_or(|new| is_root || owns && (new == gid || caller.in_group(new))) {
+        return Err(Status::Perm);
+    }
+    if set.size.is_some() {
+        check_is_file(kind)?;
+    }
+    let times = [set.atime, set.mtime];
+    let needs_write = set.size.is_some() || times.contains(&SetTime::ServerTime);
+    if needs_write && !owns && !may_write() {
+        return Err(Status::Acces);
+    }
+    if !owns && times.iter().any(|time| matches!(time, SetTime::ClientTime(_))) {
+        return Err(Status::Perm);
+    }
+    Ok(())
+}
+
+/// Fails if `set` says what nothing can be set to, in a store whose largest file has `file_len_max` octets.
+pub(crate) fn check_values(set: &SetAttributes, file_len_max: u64) -> Result<(), Status> {
+    if set.size.is_some_and(|size| size > file_len_max) {
+        return Err(Status::FBig);
+    }
+    for time in [set.atime, set.mtime] {
+        if matches!(time, SetTime::ClientTime(time) if time.nanoseconds >= NANOSECONDS) {
+            return Err(Status::Inval);
+        }
+    }
+    Ok(())
+}
+
+/// Fails unless an object of this kind has data.
+pub(crate) fn check_is_file(kind: FileType) -> Result<(), Status> {
+    match kind {
+        FileType::Regular => Ok(()),
+        FileType::Directory => Err(Status::IsDir),
+        _ => Err(Status::Inval),
+    }
 }
 
 /// Fails if an object would be given to a user or a group that is none.

@@ -9,8 +9,8 @@ use stag_wire::nfs3::{FileType, SetAttributes, Status, Time};
 use super::DirectoryStore;
 use super::making::{change_owner, set_times};
 use super::object::{Stat, status};
-use super::permit::{self, SET_GID, without_privileges};
-use crate::caller::UserIdentity;
+use super::permit::{SET_GID, without_privileges};
+use crate::caller::{UserIdentity, settable};
 use crate::store::ObjectId;
 
 /// Sets attributes as `caller`. What can be taken back is done first, so that what may fail with good reason (no space,
@@ -27,7 +27,8 @@ pub(super) fn set(
     if guard.is_some_and(|ctime| ctime != found.ctime) {
         return Err(Status::NotSync);
     }
-    permit::check(&found, caller, set)?;
+    let set = &settable(found.kind, set);
+    found.check_set(caller, set)?;
     let look = tree.path_fd(index)?;
     // Even if only a part of it is done.
     store.changed.extend(store.target(tree, index)?);

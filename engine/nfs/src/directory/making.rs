@@ -12,11 +12,11 @@ use rustix::io::Errno;
 use stag_disk::system::{self, FileUser};
 use stag_wire::nfs3::{FileType, SetAttributes, SetTime, Status, Time, Verifier};
 
-use super::DirectoryStore;
 use super::object::{Stat, stat, stat_at, status};
-use super::permit::{self, SET_GID};
+use super::permit::SET_GID;
 use super::tree::{Index, Tree};
-use crate::caller::{GROUPS_MAX, INVALID_ID, UserIdentity, check_ids};
+use super::{DirectoryStore, FILE_LEN_MAX};
+use crate::caller::{GROUPS_MAX, INVALID_ID, UserIdentity, check_ids, check_values};
 use crate::name::{check_name, is_dots};
 use crate::store::ObjectId;
 
@@ -75,7 +75,7 @@ impl DirectoryStore {
         if is_dots(name) {
             return Err(Status::Exist);
         }
-        permit::check_new(set)?;
+        check_values(set, FILE_LEN_MAX)?;
         tree.check_depth(parent)?;
         if caller.is_root() {
             check_ids(set)?;

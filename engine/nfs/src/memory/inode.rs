@@ -12,7 +12,7 @@ use super::heap;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
 use crate::acl::{Acl, Lists, Named, SetLists};
-use crate::caller::{Guarded, UserIdentity, check_ids, permission};
+use crate::caller::{Guarded, NANOSECONDS, UserIdentity, check_set, check_values, permission};
 use crate::store::{ObjectId, Special};
 
 /// Permission bits that can be set.
@@ -22,8 +22,6 @@ const SET_UID: u32 = 0o4000;
 pub(super) const SET_GID: u32 = 0o2000;
 pub(super) const STICKY: u32 = 0o1000;
 const GROUP_EXECUTE: u32 = 0o0010;
-
-const NANOSECONDS: u32 = 1_000_000_000;
 
 /// Where an object is in the table.
 pub(super) type Index = u32;
@@ -283,42 +281,11 @@ impl Inode {
         if let Body::Directory(directory) = &mut self.body { Ok(directory) } else { Err(Status::NotDir) }
     }
 
-    /// Fails unless `caller` may set all of `set`.
+    /// Fails unless `caller` may set all of `set`, and it can be set.
     pub(super) fn check(&self, caller: &UserIdentity, set: &SetAttributes) -> Result<(), Status> {
-        check_ids(set)?;
-        let is_root = caller.is_root();
-        let owns = is_root || caller.uid == self.uid;
-        let may_write = owns || self.allows(caller, permission::WRITE);
-        if set.mode.is_some() && !owns {
-            return Err(Status::Perm);
-        }
-        // chown_restricted: only the superuser gives objects away.
-        if !set.uid.is_none_or(|uid| is_root || owns && uid == self.uid) {
-            return Err(Status::Perm);
-        }
-        if !set.gid.is_none_or(|gid| is_root || owns && (gid == self.gid || caller.in_group(gid))) {
-            return Err(Status::Perm);
-        }
-        if let Some(size) = set.size {
-            self.file()?;
-            if !may_write {
-                return Err(Status::Acces);
-            }
-            if size > FILE_LEN_MAX {
-                return Err(Status::FBig);
-            }
-        }
-        for time in [set.atime, set.mtime] {
-            match time {
-                SetTime::Keep => {}
-                SetTime::ServerTime if may_write => {}
-                SetTime::ServerTime => return Err(Status::Acces),
-                SetTime::ClientTime(_) if !owns => return Err(Status::Perm),
-                SetTime::ClientTime(time) if time.nanoseconds >= NANOSECONDS => return Err(Status::Inval),
-                SetTime::ClientTime(_) => {}
-            }
-        }
-        Ok(())
+        let may_write = || self.allows(caller, permission::WRITE);
+        check_set(caller, self.body.file_type(), (self.uid, self.gid), set, may_write)?;
+        check_values(set, FILE_LEN_MAX)
     }
 
     /// Sets what [`Inode::check`] allowed.

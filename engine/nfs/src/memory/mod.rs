@@ -25,7 +25,7 @@ use stag_wire::nfs3::{
 };
 
 use crate::acl::{Lists, SetLists};
-use crate::caller::{UserIdentity, accesses, permission};
+use crate::caller::{UserIdentity, accesses, permission, settable};
 use crate::name::{check_name, is_dots};
 use crate::store::{
     LINK_SPACE, ListStart, Listed, ObjectId, Progress, ReadDone, Special, Store, StoreLimits, Usage,
@@ -210,7 +210,7 @@ impl MemoryStore {
         if is_directory && self.inodes[parent].nlink >= LINKS_MAX {
             return Err(Status::MLink);
         }
-        let mut set = *set;
+        let mut set = settable(body.file_type(), set);
         if !matches!(body, Body::File(_)) {
             set.size = None;
         }
@@ -380,6 +380,7 @@ impl Store for MemoryStore {
         if guard.is_some_and(|ctime| ctime != inode.ctime) {
             return Err(Status::NotSync);
         }
+        let set = &settable(inode.body.file_type(), set);
         inode.check(caller, set)?;
         // Also one that sets nothing: with a SETATTR the client is done with its exclusive CREATE.
         inode.create_verifier = None;

@@ -151,6 +151,69 @@ fn only_owners_change_attributes_and_only_root_gives_away() {
     }
 }
 
+/// A Call that is wrong in several ways has the same answer from every store.
+#[test]
+fn every_store_judges_in_the_same_order() {
+    let time = |nanoseconds| SetTime::ClientTime(Time { seconds: 1, nanoseconds });
+    let sizes = [None, Some(0), Some(u64::MAX)];
+    let modes = [None, Some(0o600)];
+    let owners = [None, Some(OWNER), Some(77), Some(u32::MAX)];
+    let times = [SetTime::Keep, SetTime::ServerTime, time(5), time(1_000_000_000)];
+    let callers = [owner(), member(), other(), UserIdentity::ROOT];
+    let ask = |lab: &mut Lab, file: ObjectId, directory: ObjectId| {
+        let mut answers = Vec::new();
+        let link = lab.store.lookup(&UserIdentity::ROOT, lab.root(), b"link").unwrap();
+        for (object, caller) in
+            [file, directory, link].iter().flat_map(|it| callers.map(|caller| (*it, caller)))
+        {
+            for (size, mode) in sizes.iter().flat_map(|size| modes.map(|mode| (*size, mode))) {
+                for (uid, mtime) in owners.iter().flat_map(|uid| times.map(|time| (*uid, time))) {
+                    for gid in [None, uid] {
+                        let set = SetAttributes { size, mode, uid, gid, mtime, ..NONE };
+                        answers.push(((caller, set), lab.set(&caller, object, set)));
+                        // As it was before.
+                        let set =
+                            SetAttributes { mode: Some(0o664), uid: Some(OWNER), gid: Some(GROUP), ..NONE };
+                        lab.set(&UserIdentity::ROOT, object, set).unwrap();
+                    }
+                }
+            }
+        }
+        answers
+    };
+    let mut all = Vec::new();
+    for (mut lab, file, directory) in labs(0o664) {
+        let (root, now) = (lab.root(), lab.now());
+        lab.store.make_symlink(&UserIdentity::ROOT, root, b"link", b"file", &NONE, now).unwrap();
+        all.push(ask(&mut lab, file, directory));
+    }
+    for answers in &all[1..] {
+        assert_eq!(answers.len(), all[0].len());
+        for (one, other) in answers.iter().zip(&all[0]) {
+            assert_eq!(one, other);
+        }
+    }
+}
+
+/// Clients that copy a symbolic link set its mode, owner and times together; its mode means nothing.
+#[test]
+fn the_mode_of_a_symbolic_link_is_left_as_it_is() {
+    Lab::each(64, |lab| {
+        let (root, now) = (lab.root(), lab.now());
+        let with_mode = SetAttributes { mode: Some(0o640), ..NONE };
+        let link =
+            lab.store.make_symlink(&UserIdentity::ROOT, root, b"link", b"file", &with_mode, now).unwrap();
+        let time = |seconds| Time { seconds, nanoseconds: 0 };
+        let (atime, mtime) = (SetTime::ClientTime(time(10)), SetTime::ClientTime(time(20)));
+        let set = SetAttributes { mode: Some(0o755), atime, mtime, ..NONE };
+        assert_eq!(lab.set(&UserIdentity::ROOT, link, set), Ok(()));
+        let found = lab.store.attributes(link).unwrap();
+        assert_eq!((found.mode, found.atime, found.mtime), (0o777, time(10), time(20)));
+        assert_eq!(lab.set(&UserIdentity::ROOT, link, with_mode), Ok(()));
+        assert_eq!(lab.store.attributes(link).unwrap().mode, 0o777);
+    });
+}
+
 #[test]
 fn privileges_end_when_data_or_owner_change() {
     for (mut lab, file, _) in labs(0o6755) {
