@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
-pub use crate::users::{FileUser, FileUsers};
+pub use crate::users::{FileUser, FileUsers, keep_capabilities};
 
 /// The most octets of a kernel's file handle.
 const HANDLE_LEN_MAX: usize = 128;
@@ -48,6 +48,16 @@ impl FileHandle {
 /// The handle of `name` in `directory`, or of `directory` itself (which may be any object) if `name` is empty.
 /// Needs no privilege.
 pub fn file_handle(directory: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle, Errno> {
+    name_to_handle(directory, name, 0)
+}
+
+/// As [`file_handle`], but the kernel need not be able to open it: some file systems that have no file handles
+/// still tell their files apart that way. [`Errno::INVAL`]: the kernel is older than Linux 6.5.
+pub fn file_identifier(directory: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle, Errno> {
+    name_to_handle(directory, name, libc::AT_HANDLE_FID)
+}
+
+fn name_to_handle(directory: BorrowedFd<'_>, name: &CStr, flags: libc::c_int) -> Result<FileHandle, Errno> {
     let mut handle = FileHandle::new(0, &[]);
     handle.len = HANDLE_LEN_MAX as u32;
     let mut mount_id: libc::c_int = 0;
@@ -60,7 +70,7 @@ pub fn file_handle(directory: BorrowedFd<'_>, name: &CStr) -> Result<FileHandle,
             name.as_ptr(),
             &raw mut handle,
             &raw mut mount_id,
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | flags,
         )
     };
     if status < 0 { Err(last()) } else { Ok(handle) }
@@ -80,6 +90,17 @@ pub fn open_by_handle(mount: BorrowedFd<'_>, handle: &FileHandle) -> Result<Owne
     }
     // SAFETY: a descriptor that the kernel has just made for us; it fits an `int`.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as libc::c_int) })
+}
+
+/// What the kernel answers to statx(2). `rustix` says [`Errno::NOSYS`] whatever the refusal is.
+#[must_use]
+pub fn statx_refusal() -> Errno {
+    let mut found = std::mem::MaybeUninit::<libc::statx>::uninit();
+    let (path, wanted) = (c"/".as_ptr(), libc::STATX_BASIC_STATS);
+    // SAFETY: the path ends in a zero byte, and the kernel writes a `struct statx` there, or nothing.
+    let status =
+        unsafe { libc::syscall(libc::SYS_statx, libc::AT_FDCWD, path, 0, wanted, found.as_mut_ptr()) };
+    if status < 0 { last() } else { Errno::NOSYS }
 }
 
 /// Sets the permission bits of what `file` is, which may be opened to be looked at only.

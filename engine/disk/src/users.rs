@@ -176,6 +176,22 @@ fn set_groups(groups: &[u32]) -> Result<(), Errno> {
     if status < 0 { Err(last()) } else { Ok(()) }
 }
 
+/// Gives up all capabilities of the calling thread, and of the threads that it starts from now on, but those whose bits
+/// (`1 << CAP_…`) are set in `kept`. No program that it executes gets others.
+pub fn keep_capabilities(kept: u64) -> Result<(), Errno> {
+    // SAFETY: a flag of this thread, with the arguments that the kernel wants.
+    if unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } < 0 {
+        return Err(last());
+    }
+    let mut sets = capabilities()?;
+    // The lower half of each set comes first.
+    for (set, kept) in sets.iter_mut().zip([kept as u32, (kept >> 32) as u32]) {
+        let permitted = set[1] & kept;
+        *set = [permitted, permitted, 0];
+    }
+    set_capabilities(&sets)
+}
+
 /// `_LINUX_CAPABILITY_VERSION_3`, and the calling thread.
 const CAPABILITY_HEADER: [u32; 2] = [0x2008_0522, 0];
 

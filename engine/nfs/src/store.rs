@@ -185,11 +185,27 @@ pub trait Store {
     /// Identifies the file system: in handles and attributes.
     fn fsid(&self) -> u64;
 
+    /// Identifies what an [`ObjectId`] is unique in: the same number for all stores of one file system of this machine.
+    fn volume(&self) -> u64 {
+        self.fsid()
+    }
+
     /// The directory that everything is in.
     fn root(&self) -> ObjectId;
 
     /// The numbers it keeps to.
     fn limits(&self) -> StoreLimits;
+
+    /// Whether nothing can be changed now, because the files are so: a file system that is mounted read-only.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    /// Fails once the files are no longer where they were when the store was made: their place on the machine leads to
+    /// others, which a client that mounts now would expect.
+    fn check_place(&self) -> Result<(), Status> {
+        Ok(())
+    }
 
     /// Space and objects now.
     fn usage(&self) -> Usage;
@@ -255,8 +271,8 @@ pub trait Store {
         set: &SetLists,
         now: Time,
     ) -> Result<(), Status> {
-        let mode = self.attributes(object)?.mode;
-        if matches!(set.default, Some(Some(_))) {
+        let Attributes { file_type, mode, .. } = self.attributes(object)?;
+        if matches!(set.default, Some(Some(_))) || file_type == FileType::Symlink {
             return Err(Status::NotSupp);
         }
         match &set.access {

@@ -53,6 +53,11 @@ impl Store for AnyStore {
     }
 
     #[inline]
+    fn volume(&self) -> u64 {
+        each!(self, store => store.volume())
+    }
+
+    #[inline]
     fn root(&self) -> ObjectId {
         each!(self, store => store.root())
     }
@@ -65,6 +70,16 @@ impl Store for AnyStore {
     #[inline]
     fn limits(&self) -> StoreLimits {
         each!(self, store => store.limits())
+    }
+
+    #[inline]
+    fn is_read_only(&self) -> bool {
+        each!(self, store => store.is_read_only())
+    }
+
+    #[inline]
+    fn check_place(&self) -> Result<(), Status> {
+        each!(self, store => store.check_place())
     }
 
     #[inline]

@@ -293,7 +293,7 @@ fn locks_take_what_is_said() {
                 loop {
                     svid += 1;
                     let request = LockRequest {
-                        file: FileKey { fsid: 1, object: ObjectId { fileid: svid.into(), generation: 1 } },
+                        file: FileKey { volume: 1, object: ObjectId { fileid: svid.into(), generation: 1 } },
                         host: HostId {
                             number: site * 64 + number,
                             site: HostSite(u128::from(site) + if waits { 100 } else { 0 }),

@@ -39,7 +39,7 @@ fn host(number: u32) -> HostId {
 }
 
 fn file(index: usize) -> FileKey {
-    FileKey { fsid: 1, object: ObjectId { fileid: index as u64, generation: 1 } }
+    FileKey { volume: 1, object: ObjectId { fileid: index as u64, generation: 1 } }
 }
 
 impl Wanted {

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use stag_disk::system;
 
 use super::object;
 use super::verifier::WriteVerifier;
@@ -72,6 +73,18 @@ pub enum DirectoryError {
         /// What the kernel says.
         error: Errno,
     },
+    /// The kernel, or the container that it runs in, refuses a system call that nothing replaces.
+    #[error(
+        "directory {}: statx: {error}; it takes Linux 4.11, and a container whose seccomp profile permits statx: use a newer \
+         container runtime, or add statx to the profile",
+        path.display()
+    )]
+    Statx {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel says.
+        error: Errno,
+    },
     /// The server is root, and may not be anybody else.
     #[error(
         "directory {}: root may not act as other users here: {error}; give it the capabilities CAP_SETUID and \
@@ -90,4 +103,16 @@ pub enum DirectoryError {
         /// What there are.
         found: usize,
     },
+}
+
+impl DirectoryError {
+    /// Why the directory at `path` could not be opened.
+    pub(super) fn of_opening(path: &Path, error: Errno) -> DirectoryError {
+        let path = path.to_owned();
+        match error {
+            // No other system call is refused that way.
+            Errno::NOSYS => DirectoryError::Statx { path, error: system::statx_refusal() },
+            error => DirectoryError::Open { path, error },
+        }
+    }
 }

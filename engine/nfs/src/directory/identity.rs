@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use rustix::fs::{FsWord, fstatfs, fstatvfs};
 use rustix::io::Errno;
 
-use super::object::{hash, stat};
+use super::object::{Naming, hash, stat};
 use crate::store::ObjectId;
 
 /// File systems whose `f_fsid` comes from the UUID that is written on them: ext2, ext3, ext4, and btrfs. Those of others are
@@ -17,9 +17,10 @@ use crate::store::ObjectId;
 const WITH_UUID: [FsWord; 2] = [0xef53, 0x9123_683e];
 
 /// Identifies a directory that is exported as `name`, whose root is this object: by the name, by the object, by the time
-/// when it was made, and by its file system.
+/// when it was made (unless the directory may be copied up, which makes it younger), and by its file system.
 pub(super) fn identity(name: u64, root: BorrowedFd<'_>, object: ObjectId) -> Result<u64, Errno> {
-    let born = stat(root)?.born().unwrap_or_default();
+    let is_copied_up = Naming::of(root) == Naming::Identifier;
+    let born = stat(root)?.born().filter(|_| !is_copied_up).unwrap_or_default();
     let has_uuid = WITH_UUID.contains(&fstatfs(root)?.f_type);
     let file_system = if has_uuid { fstatvfs(root)?.f_fsid } else { 0 };
     let (born_s, born_ns) = (born.as_secs(), born.subsec_nanos());

@@ -20,6 +20,8 @@
 //! - **Attributes before a change** are left out of Replies (RFC 1813 section 2.6) while data of the file is being
 //!   written. Changes by local processes in the microseconds between the system calls of one Call cannot be told from the
 //!   Call's own.
+//! - **Other file systems below the directory are not exported**: mounts, subvolumes, and layers of an overlay that have
+//!   numbers of their own. They are listed without attributes, and looking them up is `NFS3ERR_XDEV`.
 //! - **2048 levels** of directories: deeper objects are `NFS3ERR_NAMETOOLONG`.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and creates
 //!   objects as the caller: the kernel sets owner and group, and has the last word where names are made, changed and
@@ -41,7 +43,9 @@ mod permit;
 mod recent;
 mod search;
 mod seen;
+mod surroundings;
 mod syncs;
+mod ticket;
 mod transfer;
 mod tree;
 mod unsynced;
@@ -73,9 +77,12 @@ use crate::store::{
 pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
 use identity::identity;
 use making::verifier_times;
-use object::{Stat, link_open, name_status, stat_at, status};
+use object::{Stat, is_read_only, link_open, name_status, stat_at, status};
 use seen::Seen;
+use surroundings::ExportPlace;
+pub use surroundings::{HandleWeakness, handle_weakness};
 use syncs::{Syncs, Target};
+use ticket::Work;
 use transfer::Transfers;
 use tree::{Index, Limits, ROOT, Tree};
 use unsynced::Unsynced;
@@ -91,6 +98,7 @@ const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A directory of the machine; see the module.
 pub struct DirectoryStore {
     fsid: u64,
+    place: ExportPlace,
     root: ObjectId,
     // A procedure that changes nothing still finds, opens and notes. Each borrows it for itself alone.
     tree: RefCell<Tree>,
@@ -131,7 +139,7 @@ impl DirectoryStore {
             trust: config.trust,
             by_handle: config.by_handle,
         };
-        let failed = |error| DirectoryError::Open { path: config.path.clone(), error };
+        let failed = |error| DirectoryError::of_opening(&config.path, error);
         let tree = Tree::open(&config.path, kept).map_err(failed)?;
         let root = tree.id(ROOT);
         let looked = tree.path_fd(ROOT).map_err(|_| failed(Errno::AGAIN))?;
@@ -150,6 +158,7 @@ impl DirectoryStore {
         let transfers = Transfers::new(disk, pool, config.reading_max, &verifier);
         Ok(DirectoryStore {
             fsid,
+            place: ExportPlace::new(&config.path),
             root,
             tree: RefCell::new(tree),
             transfers,
@@ -245,28 +254,13 @@ impl DirectoryStore {
     }
 }
 
-/// What a ticket stands for. Both kinds are dense, so their tickets are.
-enum Place {
-    Transfer(u32),
-    Sync(u32),
-}
-
-impl Place {
-    fn ticket(self) -> Ticket {
-        match self {
-            Place::Transfer(index) => Ticket(index << 1),
-            Place::Sync(index) => Ticket(index << 1 | 1),
-        }
-    }
-
-    fn of(Ticket(number): Ticket) -> Place {
-        if number & 1 == 0 { Place::Transfer(number >> 1) } else { Place::Sync(number >> 1) }
-    }
-}
-
 impl Store for DirectoryStore {
     fn fsid(&self) -> u64 {
         self.fsid
+    }
+
+    fn volume(&self) -> u64 {
+        self.tree.borrow().place().volume()
     }
 
     fn root(&self) -> ObjectId {
@@ -279,6 +273,14 @@ impl Store for DirectoryStore {
 
     fn reads_take_memory(&self) -> bool {
         true
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.tree.borrow().path_fd(ROOT).is_ok_and(|root| is_read_only(&root))
+    }
+
+    fn check_place(&self) -> Result<(), Status> {
+        self.place.check(self.root.fileid, self.volume())
     }
 
     fn usage(&self) -> Usage {
@@ -417,14 +419,14 @@ impl Store for DirectoryStore {
         let file = kept.map_or_else(|| tree.reopen(index, false), Ok).map_err(status)?;
         let wait = self.syncs.wait([(object.fileid, file)].into_iter());
         self.unsynced.begin_sync(wait, object, self.writing.contains(object.fileid), false);
-        Ok(Progress::Later(Place::Sync(wait).ticket()))
+        Ok(Progress::Later(Work::Sync(wait).ticket()))
     }
 
     fn commit_changes(&mut self) -> Progress<()> {
         if self.changed.is_empty() {
             return Progress::Done(());
         }
-        Progress::Later(Place::Sync(self.syncs.wait(self.changed.drain(..))).ticket())
+        Progress::Later(Work::Sync(self.syncs.wait(self.changed.drain(..))).ticket())
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
@@ -447,12 +449,12 @@ impl Store for DirectoryStore {
                 self.finished.clear();
             }
             if let Some(transfer) = transfer {
-                return Some(Place::Transfer(transfer).ticket());
+                return Some(Work::Transfer(transfer).ticket());
             }
             let wait = self.syncs.poll()?;
             self.finished.clear();
             if !self.unsynced.is_own(wait) {
-                return Some(Place::Sync(wait).ticket());
+                return Some(Work::Sync(wait).ticket());
             }
             let synced = self.syncs.finish(wait);
             self.unsynced.end_sync(wait, synced.is_ok());
@@ -461,8 +463,8 @@ impl Store for DirectoryStore {
 
     fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, Status> {
         let written = self.writing.end(ticket);
-        match Place::of(ticket) {
-            Place::Transfer(index) => {
+        match Work::of(ticket) {
+            Work::Transfer(index) => {
                 let failures = self.transfers.failures();
                 let finished = self.transfers.finish(index, pieces);
                 if failures != self.transfers.failures()
@@ -472,7 +474,7 @@ impl Store for DirectoryStore {
                 }
                 finished
             }
-            Place::Sync(wait) => {
+            Work::Sync(wait) => {
                 let synced = self.syncs.finish(wait);
                 self.unsynced.end_sync(wait, synced.is_ok());
                 synced.map(|()| Finished::Commit)

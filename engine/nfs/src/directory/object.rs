@@ -2,6 +2,7 @@
 
 use std::ffi::CStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{
@@ -50,10 +51,24 @@ pub(super) fn stat(file: impl AsFd) -> Result<Stat, Errno> {
     statx(file, c"", AtFlags::EMPTY_PATH, WANTED).and_then(|found| Stat::new(&found))
 }
 
+/// What is at `path` now, to which symbolic links may lead.
+pub(super) fn stat_path(path: &Path) -> Result<Stat, Errno> {
+    statx(CWD, path, AtFlags::NO_AUTOMOUNT, WANTED).and_then(|found| Stat::new(&found))
+}
+
 /// What `name` in `directory` is; a symbolic link is itself.
 pub(super) fn stat_at(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
     statx(directory, name, flags, WANTED).and_then(|found| Stat::new(&found))
+}
+
+impl Place {
+    /// The file system, as a number that no other of this machine has.
+    pub(super) fn volume(&self) -> u64 {
+        let (major, minor) = self.device;
+        // Small numbers are for stores in memory.
+        u64::from(major) << 32 | u64::from(minor) | 1 << 63
+    }
 }
 
 impl Stat {
@@ -184,6 +199,9 @@ const LAYOUTS: [Layout; 3] = [
     Layout { kind: 0x81, len: 12, fileid: (0, 8), generation: 8 },
 ];
 
+/// The kind of an overlay's identifiers (`OVL_FILEID_V1`): the handle of the first layer that had the file.
+const OVERLAY_IDENTIFIER: i32 = 0xf8;
+
 /// A generation that is not one of a known layout has this bit.
 const HASHED: u64 = 1 << 63;
 
@@ -197,13 +215,50 @@ impl Layout {
     }
 }
 
+/// What tells an object from others that had its number before or will have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Naming {
+    /// The kernel's file handle.
+    Handle,
+    /// What the kernel would write in a file handle if it could open one: an overlay keeps it when a file is copied up.
+    Identifier,
+    /// The time of birth, if the file system tells one.
+    Birth,
+}
+
+impl Naming {
+    /// How objects of the file system are named that `root` is in.
+    pub(super) fn of(root: BorrowedFd<'_>) -> Naming {
+        if system::file_handle(root, c"").is_ok() {
+            return Naming::Handle;
+        }
+        // An identifier of another kind is no more than the number, and the time of birth tells more: that is what other file
+        // systems give, and an overlay whose layers have no file handles.
+        if system::file_identifier(root, c"").is_ok_and(|found| found.kind() == OVERLAY_IDENTIFIER) {
+            Naming::Identifier
+        } else {
+            Naming::Birth
+        }
+    }
+}
+
 /// The name of an object for good: its number, and what tells it from others that had the number before or will.
 ///
 /// That is the kernel's own generation, if the file system shows it in its file handles; otherwise a hash of
-/// the handle, or where there are no handles the time of birth.
-pub(super) fn object_id(directory: BorrowedFd<'_>, name: &CStr, stat: &Stat) -> Result<ObjectId, Errno> {
+/// what `naming` says.
+pub(super) fn object_id(
+    directory: BorrowedFd<'_>,
+    name: &CStr,
+    stat: &Stat,
+    naming: Naming,
+) -> Result<ObjectId, Errno> {
     let fileid = stat.fileid;
-    let generation = match system::file_handle(directory, name) {
+    let handle = match naming {
+        Naming::Handle => system::file_handle(directory, name),
+        Naming::Identifier => system::file_identifier(directory, name),
+        Naming::Birth => Err(Errno::OPNOTSUPP),
+    };
+    let generation = match handle {
         Ok(handle) => generation(&handle, fileid),
         // For a moment, or gone by now: with the other kind of name it would be another object.
         Err(error @ (Errno::NOMEM | Errno::INTR | Errno::NOENT | Errno::STALE | Errno::IO)) => {
@@ -246,6 +301,11 @@ pub(super) fn hash(octets: &[u8]) -> u64 {
         .fold(0xcbf2_9ce4_8422_2325, |sum, octet| (sum ^ u64::from(*octet)).wrapping_mul(0x0100_0000_01b3))
 }
 
+/// Whether the file system or the mount that `file` is in takes no changes.
+pub(super) fn is_read_only(file: &OwnedFd) -> bool {
+    fstatvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
+}
+
 /// Whether every write to a file is a synchronous one, because it is marked so, or its file system is mounted so.
 pub(super) fn is_synchronous(file: &OwnedFd) -> bool {
     fstatvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::SYNCHRONOUS))
@@ -268,7 +328,7 @@ pub(super) fn link_open(object: BorrowedFd<'_>, directory: BorrowedFd<'_>, name:
 pub(super) fn name_status(error: Errno) -> Status {
     match error {
         // Something is mounted there: it will not be over in a moment.
-        Errno::BUSY => Status::Acces,
+        Errno::BUSY => Status::XDev,
         error => status(error),
     }
 }

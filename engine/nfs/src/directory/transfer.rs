@@ -17,8 +17,8 @@ use stag_disk::{Data, Disk, DiskCompletion, PIECES_MAX, Pieces, Sync};
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::nfs3::{Stable, Status};
 
-use super::Place;
 use super::object::{is_synchronous, stat, status};
+use super::ticket::Work;
 use super::verifier::{LossCount, WriteVerifier};
 use crate::caller::UserIdentity;
 use crate::store::{Finished, ObjectId, Progress, ReadDone, WriteData, WriteDone};
@@ -215,7 +215,7 @@ impl Transfers {
             }
         };
         self.asked.push_back(Asked { index, object, caller, write });
-        Ok(Progress::Later(Place::Transfer(index).ticket()))
+        Ok(Progress::Later(Work::Transfer(index).ticket()))
     }
 
     /// Whether there is something to admit or to refuse.

@@ -25,7 +25,9 @@ use rustix::io::Errno;
 use stag_disk::system;
 use stag_wire::nfs3::{FileType, Status};
 
-use super::object::{Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status};
+use super::object::{
+    Naming, Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status,
+};
 use super::permit::SET_GID;
 use super::recent::Recent;
 use super::search::Search;
@@ -72,6 +74,9 @@ pub(super) struct Tree {
     /// The reactor's time.
     pub(super) now: Duration,
     place: Place,
+    naming: Naming,
+    /// Whether the log names an entry of another file system already.
+    has_told_of_others: bool,
     /// The root, open in the way that the kernel wants to open by file handle.
     mount: Option<OwnedFd>,
     pub(super) search: Search,
@@ -125,7 +130,8 @@ impl Tree {
         let flags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let root = openat(CWD, path, flags, Mode::empty())?;
         let found = stat(&root)?;
-        let id = object_id(root.as_fd(), c"", &found)?;
+        let naming = Naming::of(root.as_fd());
+        let id = object_id(root.as_fd(), c"", &found, naming)?;
         // Who may not list it does not open by handle either.
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
         let mount = limits.by_handle.then(|| open_with(root.as_fd(), b".", flags).ok()).flatten();
@@ -149,6 +155,8 @@ impl Tree {
             limits,
             now: Duration::ZERO,
             place: found.place(),
+            naming,
+            has_told_of_others: false,
             mount,
             search: Search::new(limits.objects),
             chain: Vec::new(),
@@ -401,7 +409,7 @@ impl Tree {
         if found.place() != self.place {
             return Err(Errno::XDEV);
         }
-        let id = object_id(opened.as_fd(), c"", &found)?;
+        let id = object_id(opened.as_fd(), c"", &found, self.naming)?;
         Ok((opened, id, found))
     }
 
@@ -409,10 +417,16 @@ impl Tree {
     pub(super) fn enter(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), Status> {
         self.check_depth(directory)?;
         let above = self.path_fd(directory)?;
-        let (opened, id, found) = self.identify(above.as_fd(), name).map_err(|error| match error {
-            // Another file system: it is not exported.
-            Errno::XDEV => Status::Acces,
-            error => status(error),
+        let identified = self.identify(above.as_fd(), name);
+        let (opened, id, found) = identified.map_err(|error| {
+            if error == Errno::XDEV && !std::mem::replace(&mut self.has_told_of_others, true) {
+                let name = String::from_utf8_lossy(name);
+                tracing::warn!(
+                    "{name:?} in an exported directory: it belongs to another file system (a mount, a subvolume, or a layer \
+                     of an overlay), which is not exported with it; give it an export of its own"
+                );
+            }
+            status(error)
         })?;
         let index = self.note(directory, name, id, found.kind);
         if self.node(index).looked.is_none() {
@@ -433,7 +447,7 @@ impl Tree {
             return Err(Errno::XDEV);
         }
         let text = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let id = object_id(above.as_fd(), &text, &found)?;
+        let id = object_id(above.as_fd(), &text, &found, self.naming)?;
         self.note(directory, name, id, found.kind);
         Ok((id, found))
     }

@@ -30,11 +30,11 @@ pub use range::Range;
 
 use crate::store::ObjectId;
 
-/// A file of one of the exports.
+/// A file, whichever export it was reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// The file system.
-    pub fsid: u64,
+    /// The file system of this machine ([`Store::volume`](crate::store::Store::volume)), not that of an export.
+    pub volume: u64,
     /// The file.
     pub object: ObjectId,
 }

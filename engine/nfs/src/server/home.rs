@@ -16,7 +16,7 @@ use stag_rpc::{Call, Home};
 use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::Handle;
 
-use super::mount::rest;
+use super::mount::depth;
 use super::{Elsewhere, ExportTable};
 use crate::export::{Export, Medium};
 use crate::handle;
@@ -62,8 +62,7 @@ impl<S: Store> ExportTable<S> {
     /// Where a Call is executed whose argument is a path: where the files of the longest export are that it is at or below.
     pub(super) fn home_of_path(&self, call: &Call<'_>) -> Home {
         let Ok(path) = call.arguments().value::<PathArguments<'_>>() else { return Home::Here };
-        let depth =
-            |export: &Export| rest(export.path.as_bytes(), path.path.0).map_or(0, |_| export.path.len());
+        let depth = |export: &Export| depth(export, path.path.0);
         let own = self.shares.iter().map(|(export, _)| depth(export)).max().unwrap_or(0);
         let other = self.elsewhere.iter().max_by_key(|other| depth(&other.export));
         match other {

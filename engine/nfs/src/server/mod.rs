@@ -245,6 +245,11 @@ impl<S: Store> ExportTable<S> {
         self.shares[opened.share].0.read_only
     }
 
+    /// Whether nothing can be changed, because of the export or because of its files.
+    fn takes_no_changes(&self, opened: &ResolvedHandle) -> bool {
+        self.is_read_only(opened) || self.store(opened).is_read_only()
+    }
+
     fn seal(&self, opened: &ResolvedHandle, object: ObjectId) -> [u8; HANDLE_LEN] {
         self.handles.seal(self.store(opened).fsid(), object)
     }

@@ -12,6 +12,7 @@ use stag_wire::rpc::flavor;
 use super::{CallContext, ExportTable, SharedExports, decode};
 use crate::binding;
 use crate::caller::UserIdentity;
+use crate::export::Export;
 use crate::handle::HANDLE_LEN;
 use crate::store::Store;
 
@@ -101,16 +102,19 @@ fn find<S: Store>(
     if path.len() > PATH_LEN_MAX as usize {
         return Err(Status::NameTooLong);
     }
+    let (names, climbs) = names(path).ok_or(Status::NoEnt)?;
     // The longest export that the path is at or below.
-    let below = exports.shares.iter().filter_map(|share| Some((share, rest(share.0.path.as_bytes(), path)?)));
-    let ((export, store), rest) =
-        below.max_by_key(|((export, _), _)| export.path.len()).ok_or(Status::NoEnt)?;
+    let below = exports.shares.iter().filter_map(|share| Some((share, below(&share.0, &names)?)));
+    // Who climbs out of an export asks for what is not exported, whether or not it is there.
+    let unknown = if climbs { Status::Acces } else { Status::NoEnt };
+    let ((export, store), rest) = below.max_by_key(|((export, _), _)| export.path.len()).ok_or(unknown)?;
     if !asker.is_allowed(export) {
         return Err(Status::Acces);
     }
+    store.check_place().map_err(mount_status)?;
     let mut object = store.root();
     // As the superuser: what a user may do there, each of its Calls will be asked.
-    for name in rest.split(|octet| *octet == b'/').filter(|name| !name.is_empty()) {
+    for name in rest {
         object = store.lookup(&UserIdentity::ROOT, object, name).map_err(mount_status)?;
     }
     match store.attributes(object).map_err(mount_status)?.file_type {
@@ -119,20 +123,43 @@ fn find<S: Store>(
     }
 }
 
-/// What of `path` is below `export`; `None` if it is elsewhere.
-pub(super) fn rest<'p>(export: &[u8], path: &'p [u8]) -> Option<&'p [u8]> {
-    if export == b"/" {
-        return path.first().filter(|first| **first == b'/').map(|_| path);
+/// The names of a path, without those that lead nowhere: `//a/./b/../c` is `a`, `c`. And whether it has a `..`. `None`: it does
+/// not begin at the top.
+fn names(path: &[u8]) -> Option<(Vec<&[u8]>, bool)> {
+    let (mut names, mut climbs) = (Vec::new(), false);
+    for name in path.strip_prefix(b"/")?.split(|octet| *octet == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                climbs = true;
+                names.pop();
+            }
+            name => names.push(name),
+        }
     }
-    let rest = path.strip_prefix(export)?;
-    (rest.is_empty() || rest[0] == b'/').then_some(rest)
+    Some((names, climbs))
+}
+
+/// What of these names is below an export; `None` if they lead elsewhere.
+fn below<'n, 'p>(export: &Export, names: &'n [&'p [u8]]) -> Option<&'n [&'p [u8]]> {
+    let mut rest = names;
+    for name in export.path.as_bytes().split(|octet| *octet == b'/').filter(|name| !name.is_empty()) {
+        rest = rest.split_first().filter(|(first, _)| **first == name)?.1;
+    }
+    Some(rest)
+}
+
+/// How many octets the path of an export has that `path` is at or below; 0 if it is elsewhere.
+pub(super) fn depth(export: &Export, path: &[u8]) -> usize {
+    names(path).and_then(|(names, _)| below(export, &names).map(|_| export.path.len())).unwrap_or(0)
 }
 
 fn mount_status(status: NfsStatus) -> Status {
     match status {
         NfsStatus::NoEnt | NfsStatus::Stale => Status::NoEnt,
         NfsStatus::NotDir => Status::NotDir,
-        NfsStatus::Acces => Status::Acces,
+        // What is not exported with it is not for whoever asks.
+        NfsStatus::Acces | NfsStatus::XDev => Status::Acces,
         NfsStatus::NameTooLong => Status::NameTooLong,
         NfsStatus::Inval => Status::Inval,
         NfsStatus::Io => Status::Io,
@@ -156,16 +183,34 @@ fn export<S: Store>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
 
 #[cfg(test)]
 mod tests {
-    use super::rest;
+    use super::*;
 
     #[test]
     fn paths_at_and_below_an_export() {
-        assert_eq!(rest(b"/data", b"/data"), Some(&b""[..]));
-        assert_eq!(rest(b"/data", b"/data/x/y"), Some(&b"/x/y"[..]));
-        assert_eq!(rest(b"/data", b"/data/"), Some(&b"/"[..]));
-        assert_eq!(rest(b"/data", b"/database"), None);
-        assert_eq!(rest(b"/data", b"/"), None);
-        assert_eq!(rest(b"/", b"/any"), Some(&b"/any"[..]));
-        assert_eq!(rest(b"/", b"any"), None);
+        for (path, mounted, expected) in [
+            ("/data", "/data", Some("")),
+            ("/data", "/data/x/y", Some("x y")),
+            ("/data", "/data/", Some("")),
+            ("/data", "/data/./x//y/.", Some("x y")),
+            ("/data", "//data", Some("")),
+            ("/data", "/./data", Some("")),
+            ("/data", "data", None),
+            ("/data", "", None),
+            ("/data", "/data/../data", Some("")),
+            ("/data", "/data/x/../y", Some("y")),
+            ("/data", "/data/..", None),
+            ("/data", "/../data", Some("")),
+            ("/data", "/database", None),
+            ("/data", "/", None),
+            ("/srv/data", "/srv//data/x", Some("x")),
+            ("/srv/data", "/srv", None),
+            ("/", "/any", Some("any")),
+            ("/", "/..", Some("")),
+        ] {
+            let export: Export = format!("mem:{path}").parse().unwrap();
+            let found = names(mounted.as_bytes());
+            let found = found.and_then(|(names, _)| Some(below(&export, &names)?.join(&b' ')));
+            assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{mounted} below {path}");
+        }
     }
 }

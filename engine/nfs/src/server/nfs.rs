@@ -341,9 +341,10 @@ fn access<S: Store>(
     _: Time,
 ) -> AccessReply {
     let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
+        const CHANGES: u32 = access::MODIFY | access::EXTEND | access::DELETE;
         let mut wanted = arguments.access;
-        if exports.is_read_only(opened) {
-            wanted &= !(access::MODIFY | access::EXTEND | access::DELETE);
+        if wanted & CHANGES != 0 && exports.takes_no_changes(opened) {
+            wanted &= !CHANGES;
         }
         exports.store(opened).access(&opened.caller, opened.object, wanted)
     });

@@ -217,7 +217,7 @@ impl<S: Store> Desk<'_, S> {
             Procedure::Unshare => answer!(|arguments: ShareArguments<'_>| self.share(&arguments, false)),
             Procedure::FreeAll => {
                 if let Some(arguments) = decode::<FreeAllArguments<'_>>(call, reply) {
-                    self.locking.restarted(&Client::new(arguments.name.0, self.ends), arguments.state);
+                    self.locking.free_all(&Client::new(arguments.name.0, self.ends), arguments.state);
                     reply.success(|_| Ok(()));
                 }
             }
@@ -238,13 +238,13 @@ impl<S: Store> Desk<'_, S> {
     fn file(&self, handle: Object<'_>, exclusive: Option<bool>) -> Result<FileKey, Status> {
         let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
         let store = self.exports.store(&opened);
-        let key = FileKey { fsid: store.fsid(), object: opened.object };
+        let key = FileKey { volume: store.volume(), object: opened.object };
         let Some(exclusive) = exclusive else { return Ok(key) };
         let attributes = store.attributes(opened.object).map_err(status)?;
         if attributes.file_type != FileType::Regular {
             return Err(Status::Failed);
         }
-        if exclusive && self.exports.is_read_only(&opened) {
+        if exclusive && self.exports.takes_no_changes(&opened) {
             return Err(Status::Rofs);
         }
         let caller = &opened.caller;

@@ -19,7 +19,15 @@ use stag_wire::xdr::Reader;
 use crate::pair::Pair;
 
 /// A directory that goes when the test ends.
-struct Scratch(std::path::PathBuf);
+pub(crate) struct Scratch(pub(crate) std::path::PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Scratch {
+        let path = std::env::temp_dir().join(format!("stag-durable-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Scratch(path)
+    }
+}
 
 impl Drop for Scratch {
     fn drop(&mut self) {
@@ -34,16 +42,15 @@ struct Lab {
 }
 
 fn lab(name: &str) -> Lab {
-    let path = std::env::temp_dir().join(format!("stag-durable-{}-{name}", std::process::id()));
-    fs::create_dir(&path).unwrap();
+    let scratch = Scratch::new(name);
     let (disk, steps) = Disk::stepped(8);
     let disk = RefCell::new(Some(disk));
     let locking = (LockingConfig::default(), Recovered::nothing());
     let pair = Pair::of(&["dir:/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
-        let config = DirectoryConfig::new(&path, 9);
+        let config = DirectoryConfig::new(&scratch.0, 9);
         DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap().into()
     });
-    Lab { pair, steps, _scratch: Scratch(path) }
+    Lab { pair, steps, _scratch: scratch }
 }
 
 impl Lab {

@@ -1,19 +1,23 @@
 //! NLM, NSM and rpcbind, as clients see them: two hosts want the same range, one waits, one restarts.
 
+use std::fs;
 use std::time::Duration;
 
+use stag_disk::{Disk, DiskConfig};
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::Operation;
+use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
 use stag_nfs::lock::{Counts, LockConfig};
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::{KnownHost, Recovered};
 use stag_rpc::{CallError, Chunks};
-use stag_wire::nfs3::{DirectoryName, Handle, Name, RemoveArguments};
+use stag_wire::nfs3::{DirectoryName, Handle, LookupArguments, Name, RemoveArguments};
 use stag_wire::nlm4::{self, *};
 use stag_wire::nsm;
 use stag_wire::rpcbind::{self as rpcb, Text, UniversalAddress};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
+use crate::durable::Scratch;
 use crate::hostile::raw;
 use crate::pair::{Pair, credential};
 
@@ -155,6 +159,13 @@ impl Locker {
         })
     }
 
+    fn share(&mut self, process: Process, mode: DenyMode, access: ShareAccess) -> Status {
+        let (caller, file, owner) = (nlm4::Name(process.host), Object(&self.file), Object(b"o"));
+        let share = Share { caller, file, owner, mode, access };
+        let arguments = ShareArguments { cookie: COOKIE, share, reclaim: false };
+        self.pair.ask(ShareCall(arguments), |results| results.status)
+    }
+
     fn counts(&self) -> Counts {
         self.pair.locking.borrow().statistics().counts
     }
@@ -241,6 +252,40 @@ fn who_waits_may_cancel() {
     assert_eq!(locker.counts(), Counts::default());
 }
 
+/// A file is one object of the machine, whichever export it is reached by.
+#[test]
+fn locks_through_two_exports_of_one_folder_meet() {
+    let scratch = Scratch::new("two-exports");
+    fs::create_dir(scratch.0.join("below")).unwrap();
+    fs::write(scratch.0.join("below/f"), "").unwrap();
+    let exports = ["dir:/data,root_squash=no", "dir:/same,root_squash=no", "dir:/below,root_squash=no"];
+    let locks = (LockingConfig::default(), Recovered::nothing());
+    let mut pair = Pair::of(&exports, 1, FaultPlan::default(), locks, |index, pool| {
+        let path = [scratch.0.clone(), scratch.0.clone(), scratch.0.join("below")];
+        let config = DirectoryConfig::new(&path[index], index as u64);
+        DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).unwrap().into()
+    });
+    let files = ["/data/below", "/same/below", "/below"].map(|path| {
+        let directory = pair.mnt(path.as_bytes()).unwrap();
+        let what = DirectoryName { directory: Handle(&directory), name: Name(b"f") };
+        pair.ask(LookupArguments { what }, |reply| reply.unwrap().object.0.to_vec())
+    });
+    let mut locker = Locker { pair, file: files[0].clone() };
+    assert_eq!(locker.lock(ALICE, 0, 0, true, How::Try), Status::Granted);
+    for file in &files {
+        locker.file.clone_from(file);
+        assert_eq!(locker.lock(BOB, 0, 0, true, How::Try), Status::Denied);
+        assert_eq!(locker.lock(BOB, 0, 0, false, How::Try), Status::Denied);
+    }
+    // Shares, too; and what one handle took, another gives back.
+    locker.file.clone_from(&files[1]);
+    assert_eq!(locker.share(ALICE, DenyMode::ReadWrite, ShareAccess::ReadWrite), Status::Granted);
+    locker.file.clone_from(&files[2]);
+    assert_eq!(locker.share(BOB, DenyMode::None, ShareAccess::Read), Status::Denied);
+    assert_eq!(locker.unlock(ALICE, 0, 0), Status::Granted);
+    assert_eq!(locker.lock(BOB, 0, 0, true, How::Try), Status::Granted);
+}
+
 /// FREE_ALL, SM_NOTIFY, and a LOCK with a greater state: each says that the host restarted.
 #[test]
 fn a_host_that_restarted_has_nothing() {
@@ -282,10 +327,13 @@ fn a_host_that_restarted_has_nothing() {
 /// A host that says by LOCK which NSM state it is in, and by SM_NOTIFY or FREE_ALL that it restarted.
 struct Restarting {
     locker: Locker,
-    by_free_all: bool,
 }
 
 impl Restarting {
+    fn new() -> Restarting {
+        Restarting { locker: Locker::new() }
+    }
+
     fn lock(&mut self, offset: u64, state: u32) {
         let lock = lock(&self.locker.file, ALICE, offset, 1);
         let (block, exclusive, reclaim) = (false, true, false);
@@ -294,18 +342,19 @@ impl Restarting {
         assert_eq!(status, Status::Granted);
     }
 
-    fn restarted(&mut self, name: &[u8], state: u32) {
-        let pair = &mut self.locker.pair;
-        if self.by_free_all {
-            pair.ask(FreeAllCall(FreeAllArguments { name: nlm4::Name(name), state }), |()| ());
-        } else {
-            pair.ask(NotifyCall(nsm::NotifyArguments { name: nsm::Name(name), state }), |()| ());
-        }
+    fn notify(&mut self, name: &[u8], state: u32) {
+        let news = nsm::NotifyArguments { name: nsm::Name(name), state };
+        self.locker.pair.ask(NotifyCall(news), |()| ());
+    }
+
+    fn free_all(&mut self, state: u32) {
+        let news = FreeAllArguments { name: nlm4::Name(b"alice"), state };
+        self.locker.pair.ask(FreeAllCall(news), |()| ());
     }
 
     #[track_caller]
     fn has(&self, locks: u32) {
-        assert_eq!(self.locker.counts().locks, locks, "FREE_ALL: {}", self.by_free_all);
+        assert_eq!(self.locker.counts().locks, locks);
     }
 }
 
@@ -313,66 +362,81 @@ impl Restarting {
 /// gets through. What it has locked since its restart stays.
 #[test]
 fn news_of_a_restart_is_news_once() {
-    for by_free_all in [false, true] {
-        let mut alice = Restarting { locker: Locker::new(), by_free_all };
-        alice.lock(0, 3);
-        alice.restarted(b"alice", 5);
-        alice.has(0);
-        alice.lock(0, 5);
-        for name in [&b"alice"[..], b"alice.example.org", b"ALICE", b"stranger"] {
-            alice.restarted(name, 5);
-            alice.has(1);
-        }
-        assert_eq!(alice.locker.lock(BOB, 0, 1, true, How::Try), Status::Denied);
-        // Older news comes late, and an older state does not make the present one news again.
-        alice.restarted(b"alice", 3);
-        alice.lock(10, 3);
-        alice.restarted(b"alice", 5);
-        alice.has(2);
-        // It locks first, and its news comes afterwards.
-        alice.lock(0, 7);
+    let mut alice = Restarting::new();
+    alice.lock(0, 3);
+    alice.notify(b"alice", 5);
+    alice.has(0);
+    alice.lock(0, 5);
+    for name in [&b"alice"[..], b"alice.example.org", b"ALICE", b"stranger"] {
+        alice.notify(name, 5);
         alice.has(1);
-        alice.restarted(b"alice.example.org", 7);
-        alice.has(1);
-        // It goes down, says so, and is there again: states are even and odd in turn.
-        alice.restarted(b"alice", 8);
-        alice.has(0);
-        alice.lock(0, 9);
-        alice.restarted(b"alice", 9);
-        alice.restarted(b"alice", 8);
-        alice.has(1);
-        alice.restarted(b"alice", 11);
-        alice.has(0);
-        // The numbers wrap.
-        alice.restarted(b"alice", 1 << 31);
-        alice.lock(0, u32::MAX);
-        alice.restarted(b"alice", u32::MAX);
-        alice.has(1);
-        alice.restarted(b"alice", 1);
-        alice.has(0);
     }
+    assert_eq!(alice.locker.lock(BOB, 0, 1, true, How::Try), Status::Denied);
+    // Older news comes late, and an older state does not make the present one news again.
+    alice.notify(b"alice", 3);
+    alice.lock(10, 3);
+    alice.notify(b"alice", 5);
+    alice.has(2);
+    // It locks first, and its news comes afterwards.
+    alice.lock(0, 7);
+    alice.has(1);
+    alice.notify(b"alice.example.org", 7);
+    alice.has(1);
+    // It goes down, says so, and is there again: states are even and odd in turn.
+    alice.notify(b"alice", 8);
+    alice.has(0);
+    alice.lock(0, 9);
+    alice.notify(b"alice", 9);
+    alice.notify(b"alice", 8);
+    alice.has(1);
+    alice.notify(b"alice", 11);
+    alice.has(0);
+    // The numbers wrap.
+    alice.notify(b"alice", 1 << 31);
+    alice.lock(0, u32::MAX);
+    alice.notify(b"alice", u32::MAX);
+    alice.has(1);
+    alice.notify(b"alice", 1);
+    alice.has(0);
 }
 
 /// A host whose state is unknown, because it did not say one: it is freed once, and known from then on.
 #[test]
 fn news_of_a_host_whose_state_is_not_known() {
-    for by_free_all in [false, true] {
-        let mut alice = Restarting { locker: Locker::new(), by_free_all };
-        alice.lock(0, 0);
-        alice.restarted(b"alice", 5);
-        alice.has(0);
-        alice.lock(0, 0);
-        alice.restarted(b"alice", 5);
-        alice.restarted(b"alice.example.org", 5);
+    let mut alice = Restarting::new();
+    alice.lock(0, 0);
+    alice.notify(b"alice", 5);
+    alice.has(0);
+    alice.lock(0, 0);
+    alice.notify(b"alice", 5);
+    alice.notify(b"alice.example.org", 5);
+    alice.has(1);
+    alice.notify(b"alice", 7);
+    alice.has(0);
+}
+
+/// FREE_ALL is said once for each start of a host, which may not count its starts.
+#[test]
+fn free_all_frees_each_time() {
+    for state in [0, 3] {
+        let mut alice = Restarting::new();
+        for _ in 0..3 {
+            alice.lock(0, state);
+            alice.free_all(3);
+            alice.has(0);
+            assert_eq!(alice.locker.lock(BOB, 0, 1, true, How::Try), Status::Granted);
+            assert_eq!(alice.locker.unlock(BOB, 0, 1), Status::Granted);
+        }
+        // What its status monitor repeats of the same start is still no news.
+        alice.lock(0, state);
+        alice.notify(b"alice", 3);
         alice.has(1);
-        alice.restarted(b"alice", 7);
-        alice.has(0);
     }
     // A host without a status monitor says 0 each time; it means it.
-    let mut alice = Restarting { locker: Locker::new(), by_free_all: true };
+    let mut alice = Restarting::new();
     for _ in 0..2 {
         alice.lock(0, 0);
-        alice.restarted(b"alice", 0);
+        alice.free_all(0);
         alice.has(0);
     }
 }

@@ -10,6 +10,7 @@ mod names;
 mod permissions;
 mod races;
 mod runs;
+mod surroundings;
 mod thin;
 mod transfers;
 mod unprivileged;

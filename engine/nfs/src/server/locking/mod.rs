@@ -288,13 +288,27 @@ impl Locking {
         journal.write(self.state, hosts.collect());
     }
 
-    /// Frees what the hosts have that somebody means by `client`: they restarted, and are in this NSM state now. Such news
-    /// is repeated, under several names too: what a host has locked since it is known to be in that state stays. One that
-    /// does not know its state is believed each time.
+    /// Frees what the hosts have that somebody means by `client`: they restarted, and are in this NSM state now. Status
+    /// monitors repeat such news, under several names too: what a host has locked since it is known to be in that state
+    /// stays. One that does not know its state is believed each time.
     pub(super) fn restarted(&mut self, client: &Client<'_>, state: u32) {
+        self.free_meant(client, |host| state == NO_STATE || host.hear(state) != StateNews::Known);
+    }
+
+    /// The same for a host that says so itself, by FREE_ALL. It does so once for each start and may give the same state
+    /// each time, so it is believed each time.
+    pub(super) fn free_all(&mut self, client: &Client<'_>, state: u32) {
+        self.free_meant(client, |host| {
+            if state != NO_STATE {
+                host.hear(state);
+            }
+            true
+        });
+    }
+
+    fn free_meant(&mut self, client: &Client<'_>, mut is_news: impl FnMut(&mut Host) -> bool) {
         for id in self.hosts.meant(client.name, client.place) {
-            let Some(host) = self.hosts.get_mut(id) else { continue };
-            if state == NO_STATE || host.hear(state) != StateNews::Known {
+            if self.hosts.get_mut(id).is_some_and(&mut is_news) {
                 self.free(id);
             }
         }
@@ -424,7 +438,7 @@ mod tests {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let offset = NEXT.fetch_add(2, Ordering::Relaxed);
         let range = Range::new(offset, 1).expect("a range");
-        let file = FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } };
+        let file = FileKey { volume: 1, object: ObjectId { fileid: 1, generation: 1 } };
         let request = LockRequest { file, host, svid: 1, handle: b"owner", range, exclusive: true };
         locking.table.lock(&request).is_ok()
     }

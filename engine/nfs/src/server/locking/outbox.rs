@@ -440,7 +440,7 @@ mod tests {
         let host = HostId { number: 0, site: HostSite(0) };
         let owner = Rc::new(Owner { host, svid, handle: Box::default() });
         What::Grant(Grant {
-            file: FileKey { fsid: 1, object: ObjectId { fileid: 1, generation: 1 } },
+            file: FileKey { volume: 1, object: ObjectId { fileid: 1, generation: 1 } },
             owner,
             range: Range::new(0, 1).expect("a range"),
             exclusive: true,
