@@ -3,7 +3,7 @@
 use std::env;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
@@ -70,6 +70,9 @@ pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, CommandFailu
     };
     match fs::read(&file) {
         Ok(octets) => {
+            if let Some(problem) = exposure(&file) {
+                return Err(CommandFailure::run(format_args!("{}: {problem}", file.display())));
+            }
             let secret: [u8; SECRET_LEN] = octets.try_into().map_err(|octets: Vec<u8>| {
                 complain(&format_args!(
                     "{} bytes, but a key has {SECRET_LEN}; remove it, and clients have to mount again",
@@ -86,6 +89,23 @@ pub(super) fn handle_key(asked: Option<&Path>) -> Result<HandleKey, CommandFailu
         }
         Err(error) => Err(complain(&error)),
     }
+}
+
+/// Who else can know the secret in a file, if somebody can: it makes handles for every file of every export.
+fn exposure(file: &Path) -> Option<String> {
+    let found = fs::metadata(file).ok()?;
+    let (mode, owner, own) = (found.mode() & 0o7777, found.uid(), geteuid().as_raw());
+    let repair = "remove it, and clients have to mount again; or, if it is still secret";
+    if mode & 0o007 != 0 {
+        return Some(format!(
+            "mode {mode:04o} lets every user of this machine have the key of all file handles; {repair}: chmod 600"
+        ));
+    }
+    (owner != 0 && owner != own).then(|| {
+        format!(
+            "it belongs to user {owner}, who therefore has the key of all file handles; {repair}: chown {own}"
+        )
+    })
 }
 
 /// Writes the secret down, readable only for us, as a whole or not at all.

@@ -64,14 +64,19 @@ impl Recovered {
         // Whatever umask is: only this file says which hosts hold locks.
         DirBuilder::new().recursive(true).mode(0o755).create(directory)?;
         let path = directory.join(FILE);
-        let before = match fs::read_to_string(&path) {
-            Ok(text) if text.is_empty() => None,
-            Ok(text) => Some(parse(&text).ok_or_else(|| {
-                let message = format!("{}: not a state file; remove it to begin anew", path.display());
-                io::Error::new(io::ErrorKind::InvalidData, message)
-            })?),
+        let wrong = |kind, what: &dyn std::fmt::Display| {
+            io::Error::new(kind, format!("{}: {what}; remove it to begin anew", path.display()))
+        };
+        let before = match fs::read(&path) {
+            Ok(octets) if octets.is_empty() => None,
+            Ok(octets) => Some(
+                str::from_utf8(&octets)
+                    .ok()
+                    .and_then(parse)
+                    .ok_or_else(|| wrong(io::ErrorKind::InvalidData, &"not a state file"))?,
+            ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(error),
+            Err(error) => return Err(wrong(error.kind(), &error)),
         };
         let (state, hosts) = match before {
             // Odd again, and greater; after the last number comes the first.
@@ -313,6 +318,16 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{text:?}");
             assert!(error.to_string().contains("remove it"));
         }
+        let path = place.join(FILE);
+        let told = || {
+            let error = Recovered::from_directory(&place).unwrap_err().to_string();
+            assert!(error.starts_with(&path.display().to_string()) && error.contains("remove it"), "{error}");
+        };
+        fs::write(&path, b"state 1\n\xff").unwrap();
+        told();
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        told();
         fs::remove_dir_all(place).unwrap();
     }
 }
