@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use stag::nfs::export::{Medium, OPTIONS};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
@@ -78,29 +79,32 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// What can be written behind `--export`.
-const EXPORT_HELP: &str = "\
+/// What `--export help` prints before and after the options.
+const EXPORT_HELP: [&str; 2] = [
+    "\
 --export mem:/PATH[,OPTION...]   files in memory, which end with the server
---export dir:/PATH[,OPTION...]   a directory of this machine
-
-option               meaning                                            default
-ro, rw               whether nothing may be changed                     rw
-client=ADDRESS/BITS  an address or network that may mount it; repeated  all
-uid=N                over shm: a user of this machine that may; repeated all
-root_squash=yes|no   whether a client's root is the anonymous user      yes
-all_squash=yes|no    whether every client is the anonymous user         no
-anonuid=N anongid=N  the anonymous user and group                       65534
-objects=N            objects it may have; of dir: those remembered      1048576
-size=BYTES           mem: octets of data, as 512M                       the rest
-core=N               mem: the core of --cores that has the files        spread
-name=/PATH           dir: the path that clients mount                   the same
-sync=yes|no          dir: names are on the disk before an answer        yes
-
+--export dir:/PATH[,OPTION...]   a directory of this machine",
+    "
 Examples: stagd --export mem:/data,size=1G,client=10.0.0.0/8 ...
-          stagd --export dir:/srv/data,name=/data,ro ...";
+          stagd --export dir:/srv/data,name=/data,ro ...",
+];
 
+/// Says what can be written behind `--export`.
 fn export_help(out: &mut Output) -> Result<(), CommandFailure> {
-    EXPORT_HELP.lines().try_for_each(|line| out.text(line))?;
+    let [before, after] = EXPORT_HELP;
+    before.lines().try_for_each(|line| out.text(line))?;
+    let row = |option: &str, meaning: &str, default: &str| format!("{option:<21}{meaning:<51}{default}");
+    out.text("")?;
+    out.text(&row("option", "meaning", "default"))?;
+    for option in OPTIONS {
+        let medium = match option.medium {
+            None => "",
+            Some(Medium::Memory) => "mem: ",
+            Some(Medium::Directory) => "dir: ",
+        };
+        out.text(&row(option.syntax, &format!("{medium}{}", option.meaning), option.default))?;
+    }
+    after.lines().try_for_each(|line| out.text(line))?;
     out.flush()
 }
 

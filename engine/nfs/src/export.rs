@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use stag_fabric::Peer;
 use stag_wire::mount3::PATH_LEN_MAX;
@@ -191,6 +192,114 @@ pub struct ExportError {
     pub wanted: &'static str,
 }
 
+/// An option that may follow the path of an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportOption {
+    /// How it is written, as `anonuid=N`.
+    pub syntax: &'static str,
+    /// The medium that alone has it, if not both have it.
+    pub medium: Option<Medium>,
+    /// What it means, in a few words.
+    pub meaning: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    kind: OptionKind,
+}
+
+impl ExportOption {
+    const fn new(
+        kind: OptionKind,
+        medium: Option<Medium>,
+        [syntax, meaning, default]: [&'static str; 3],
+    ) -> ExportOption {
+        ExportOption { syntax, medium, meaning, default, kind }
+    }
+
+    /// What it is called, as `anonuid`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.syntax.split_once('=').map_or(self.syntax, |(name, _)| name)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OptionKind {
+    ReadOnly,
+    ReadWrite,
+    Client,
+    Uid,
+    Secure,
+    RootSquash,
+    AllSquash,
+    AnonymousUid,
+    AnonymousGid,
+    Objects,
+    Size,
+    Core,
+    Name,
+    Sync,
+}
+
+/// All options of exports, in the order in which people are told of them.
+pub const OPTIONS: &[ExportOption] = {
+    use OptionKind::{
+        AllSquash, AnonymousGid, AnonymousUid, Client, Core, Name, Objects, ReadOnly, ReadWrite, RootSquash,
+        Secure, Size, Sync, Uid,
+    };
+    const MEMORY: Option<Medium> = Some(Medium::Memory);
+    const DIRECTORY: Option<Medium> = Some(Medium::Directory);
+    &[
+        ExportOption::new(ReadOnly, None, ["ro", "nothing may be changed", "rw"]),
+        ExportOption::new(ReadWrite, None, ["rw", "files may be changed", "rw"]),
+        ExportOption::new(
+            Client,
+            None,
+            ["client=ADDRESS/BITS", "an address or network that may mount it; repeated", "all"],
+        ),
+        ExportOption::new(Uid, None, ["uid=N", "over shm: a user of this machine; repeated", "all"]),
+        ExportOption::new(
+            Secure,
+            None,
+            ["secure=yes|no", "only ports below 1024 and root may send Calls", "no"],
+        ),
+        ExportOption::new(
+            RootSquash,
+            None,
+            ["root_squash=yes|no", "whether a client's root is the anonymous user", "yes"],
+        ),
+        ExportOption::new(
+            AllSquash,
+            None,
+            ["all_squash=yes|no", "whether every client is the anonymous user", "no"],
+        ),
+        ExportOption::new(AnonymousUid, None, ["anonuid=N", "the anonymous user", "65534"]),
+        ExportOption::new(AnonymousGid, None, ["anongid=N", "the anonymous group", "65534"]),
+        ExportOption::new(
+            Objects,
+            None,
+            ["objects=N", "objects it may have; of dir: those remembered", "1048576"],
+        ),
+        ExportOption::new(Size, MEMORY, ["size=BYTES", "octets of data, as 512M", "the rest"]),
+        ExportOption::new(Core, MEMORY, ["core=N", "the core of --cores that has the files", "spread"]),
+        ExportOption::new(Name, DIRECTORY, ["name=/PATH", "the path that clients mount", "the same"]),
+        ExportOption::new(Sync, DIRECTORY, ["sync=yes|no", "names are on the disk before an answer", "yes"]),
+    ]
+};
+
+/// What to write where an option is unknown.
+static KNOWN_OPTIONS: LazyLock<String> = LazyLock::new(|| {
+    let of = |medium| {
+        let listed = OPTIONS.iter().filter(|option| option.medium == medium);
+        listed.map(|option| option.syntax).collect::<Vec<_>>().join(", ")
+    };
+    format!(
+        "the options are {}, of files in memory {}, and of a directory {}",
+        of(None),
+        of(Some(Medium::Memory)),
+        of(Some(Medium::Directory))
+    )
+});
+
 /// Part of [`ExportError`]: what, found, wanted.
 type Complaint = (&'static str, String, &'static str);
 
@@ -281,56 +390,46 @@ fn set(export: &mut Export, option: &str, value: Option<&str>, word: &str) -> Re
         Some("no") => Ok(false),
         Some(other) => Err((what, other.to_owned(), "give yes or no")),
     };
-    match (option, value) {
-        ("ro", None) => export.read_only = true,
-        ("rw", None) => export.read_only = false,
-        ("ro" | "rw", Some(value)) => {
+    let known = OPTIONS.iter().find(|known| known.name() == option);
+    let Some(known) = known else { return Err(("option", word.to_owned(), &KNOWN_OPTIONS)) };
+    if known.medium.is_some_and(|medium| medium != export.medium) {
+        let wanted = match known.kind {
+            OptionKind::Size => "a directory has the size that its file system has; leave it out",
+            OptionKind::Core => "every core serves a directory; leave it out",
+            OptionKind::Sync => "files in memory are never on a disk; leave it out",
+            _ => "files in memory have no other path than the one before the options; leave it out",
+        };
+        return Err(("option", word.to_owned(), wanted));
+    }
+    match (known.kind, value) {
+        (OptionKind::ReadOnly, None) => export.read_only = true,
+        (OptionKind::ReadWrite, None) => export.read_only = false,
+        (OptionKind::ReadOnly | OptionKind::ReadWrite, Some(value)) => {
             return Err((
                 "option ro or rw with the value",
                 value.to_owned(),
                 "it has none; write ro or rw alone",
             ));
         }
-        ("root_squash", _) => export.root_squash = yes_or_no("option root_squash")?,
-        ("all_squash", _) => export.all_squash = yes_or_no("option all_squash")?,
-        ("anonuid", _) => export.anonymous_uid = id("option anonuid")?,
-        ("anongid", _) => export.anonymous_gid = id("option anongid")?,
-        ("uid", _) => export.clients.push(Client::User(id("option uid")?)),
-        ("client", _) => export.clients.push(network(value.unwrap_or_default())?),
-        ("objects", _) => match number("option objects")? {
+        (OptionKind::RootSquash, _) => export.root_squash = yes_or_no("option root_squash")?,
+        (OptionKind::AllSquash, _) => export.all_squash = yes_or_no("option all_squash")?,
+        (OptionKind::AnonymousUid, _) => export.anonymous_uid = id("option anonuid")?,
+        (OptionKind::AnonymousGid, _) => export.anonymous_gid = id("option anongid")?,
+        (OptionKind::Uid, _) => export.clients.push(Client::User(id("option uid")?)),
+        (OptionKind::Client, _) => export.clients.push(network(value.unwrap_or_default())?),
+        (OptionKind::Objects, _) => match number("option objects")? {
             0 => return Err(("option objects", "0".to_owned(), "give at least 1, for the root directory")),
             objects => export.objects = objects,
         },
-        ("size", _) if export.medium == Medium::Directory => {
-            return Err((
-                "option",
-                word.to_owned(),
-                "a directory has the size that its file system has; leave it out",
-            ));
-        }
-        ("core", _) if export.medium == Medium::Directory => {
-            return Err(("option", word.to_owned(), "every core serves a directory; leave it out"));
-        }
-        ("core", _) => export.core = Some(number("option core")?),
-        ("name", Some(path)) if export.medium == Medium::Directory => {
+        (OptionKind::Core, _) => export.core = Some(number("option core")?),
+        (OptionKind::Name, path) => {
+            let path = path.unwrap_or_default();
             check_path(path)?;
             path.clone_into(&mut export.path);
         }
-        ("sync", _) if export.medium == Medium::Directory => export.sync = yes_or_no("option sync")?,
-        ("sync", _) => {
-            return Err(("option", word.to_owned(), "files in memory are never on a disk; leave it out"));
-        }
-        ("secure", _) => export.secure = yes_or_no("option secure")?,
-        ("size", _) => export.size = Some(size(value.unwrap_or_default())?),
-        _ => {
-            return Err((
-                "option",
-                word.to_owned(),
-                "the options are ro, rw, root_squash=yes|no, all_squash=yes|no, anonuid=N, anongid=N, uid=N, \
-                 client=ADDRESS/BITS, secure=yes|no, objects=N, of files in memory size=BYTES, core=N, and of a \
-                 directory name=/PATH, sync=yes|no",
-            ));
-        }
+        (OptionKind::Sync, _) => export.sync = yes_or_no("option sync")?,
+        (OptionKind::Secure, _) => export.secure = yes_or_no("option secure")?,
+        (OptionKind::Size, _) => export.size = Some(size(value.unwrap_or_default())?),
     }
     Ok(())
 }
@@ -403,6 +502,30 @@ mod tests {
         }
         let memory: Export = "mem:/a".parse().unwrap();
         assert_eq!((memory.medium, &*memory.directory), (Medium::Memory, ""));
+    }
+
+    /// One list is what is parsed, what help prints, and what an error names.
+    #[test]
+    fn every_option_of_the_list_is_understood() {
+        for option in OPTIONS {
+            let value = match option.syntax.split_once('=') {
+                None => String::new(),
+                Some((_, "ADDRESS/BITS")) => "=10.0.0.0/8".to_owned(),
+                Some((_, "BYTES")) => "=1M".to_owned(),
+                Some((_, "/PATH")) => "=/other".to_owned(),
+                Some((_, "yes|no")) => "=yes".to_owned(),
+                Some((_, "N")) => "=1".to_owned(),
+                Some((_, other)) => panic!("{other}: write a value of it here"),
+            };
+            for medium in [Medium::Memory, Medium::Directory] {
+                let scheme = if medium == Medium::Memory { "mem" } else { "dir" };
+                let text = format!("{scheme}:/a,{}{value}", option.name());
+                let is_of_it = option.medium.is_none_or(|only| only == medium);
+                assert_eq!(text.parse::<Export>().is_ok(), is_of_it, "{text}");
+            }
+            let unknown = "mem:/a,unknown".parse::<Export>().unwrap_err();
+            assert!(unknown.wanted.contains(option.syntax), "{}: {}", option.syntax, unknown.wanted);
+        }
     }
 
     #[test]
