@@ -5,7 +5,7 @@
 
 use std::fmt;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -40,16 +40,7 @@ impl Registration {
     /// Registers programs; of an earlier server nothing is left then.
     pub(super) fn new(programs: Vec<Registered>) -> Result<Registration, CommandFailure> {
         let fail = |error: Refusal| CommandFailure::run(format_args!("--rpcbind: {error}"));
-        // It is its own; and of several ports of one transport it can tell one, the last.
-        let mut each: Vec<Registered> = Vec::new();
-        for program in programs.into_iter().filter(|it| it.program != PROGRAM) {
-            let name = |it: &Registered| (it.program, it.version, it.netid);
-            match each.iter_mut().find(|it| name(it) == name(&program)) {
-                Some(earlier) => *earlier = program,
-                None => each.push(program),
-            }
-        }
-        let programs = each;
+        let programs = to_register(programs);
         let mut rpcbind = Rpcbind::connect().map_err(fail)?;
         // A status monitor that is here already serves this machine's own mounts: it stays.
         let is_modest = |it: &Registered| it.program == nsm::PROGRAM;
@@ -71,6 +62,30 @@ impl Registration {
             }
         }
         Ok(registration)
+    }
+}
+
+/// What is to be registered of what is served, the best address first: rpcbind is its own program, and of several addresses of
+/// one transport it can tell one.
+fn to_register(programs: Vec<Registered>) -> Vec<Registered> {
+    let mut each: Vec<Registered> = Vec::new();
+    for program in programs.into_iter().filter(|it| it.program != PROGRAM) {
+        let name = |it: &Registered| (it.program, it.version, it.netid);
+        if !each.iter().any(|it| name(it) == name(&program)) {
+            each.push(program);
+        }
+    }
+    each
+}
+
+/// How few clients reach an address: the more, the lower. Those of other machines come before those of this one.
+pub(super) fn reach(address: SocketAddr) -> u8 {
+    match address.ip().to_canonical() {
+        ip if ip.is_unspecified() => 0,
+        ip if ip.is_loopback() => 3,
+        // It takes the number of a network card besides, which rpcbind has no room for.
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,
+        _ => 1,
     }
 }
 
@@ -211,5 +226,43 @@ impl Rpcbind {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stag::nfs::server::programs_at;
+    use stag::wire::rpcbind::netid;
+
+    use super::*;
+
+    #[test]
+    fn addresses_that_more_clients_reach_come_first() {
+        let order = ["0.0.0.0:1", "192.0.2.1:1", "[fe80::1]:1", "127.0.0.1:1"];
+        assert_eq!(order.map(|address| reach(address.parse().unwrap())), [0, 1, 2, 3]);
+        let order = ["[::]:1", "[2001:db8::1]:1", "[fe80::1]:1", "[::1]:1"];
+        assert_eq!(order.map(|address| reach(address.parse().unwrap())), [0, 1, 2, 3]);
+        assert_eq!(reach("[::ffff:127.0.0.1]:1".parse().unwrap()), 3);
+    }
+
+    #[test]
+    fn the_first_address_of_a_transport_is_registered() {
+        let at = |address: &str, rdma| programs_at(address.parse().unwrap(), rdma);
+        let all = [
+            at("0.0.0.0:2049", false),
+            at("127.0.0.1:2050", false),
+            at("[::]:2049", false),
+            at("192.0.2.1:20049", true),
+            at("127.0.0.1:20049", true),
+        ];
+        let found = to_register(all.concat());
+        let ports = |netid: &[u8]| -> Vec<String> {
+            let nfs = found.iter().filter(|it| (it.program, it.netid) == (100_003, netid));
+            nfs.map(|it| it.address.to_string()).collect()
+        };
+        assert_eq!(ports(netid::TCP), ["0.0.0.0:2049"]);
+        assert_eq!(ports(netid::TCP6), ["[::]:2049"]);
+        assert_eq!(ports(netid::RDMA), ["192.0.2.1:20049"]);
+        assert!(found.iter().all(|it| it.program != PROGRAM));
     }
 }

@@ -19,6 +19,7 @@ use super::listeners;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
 use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
+use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
@@ -207,13 +208,14 @@ impl<P: Served> Shared<'_, P> {
     }
 }
 
-/// Listens at all places. Returns them, with the ports that the system chose, and the programs that are served there.
+/// Listens at all places. Returns them, with the ports that the system chose, and the programs that are served there: those at
+/// addresses that more clients reach first, and at a port for TCP alone before one that iWARP has, too.
 fn listen<P: Served>(
     engine: &mut Engine<P, Programs>,
     settings: &Settings,
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Listen>, Vec<Registered>), CommandFailure> {
-    let (mut places, mut programs) = (Vec::new(), Vec::new());
+    let (mut places, mut programs, mut shared) = (Vec::new(), Vec::new(), Vec::new());
     for place in &settings.listen {
         let fail = |error| {
             let advice = fabric::listen_advice(&error, place, &settings.listen);
@@ -228,8 +230,8 @@ fn listen<P: Served>(
                 programs.extend(address.into_iter().flat_map(|at| programs_at(at, true)));
                 // Who speaks no RDMA there is served over TCP.
                 if let Some(address) = address.filter(|_| url.fabric == FabricName::Iwarp) {
-                    programs.extend(programs_at(address, false));
-                    programs.extend(serve_datagrams(engine, address, notes));
+                    shared.extend(programs_at(address, false));
+                    shared.extend(serve_datagrams(engine, address, notes));
                 }
                 match address.filter(|_| url.address.ends_with(":0")) {
                     Some(address) => Listen::Fabric(Url { address: address.to_string(), ..url.clone() }),
@@ -245,6 +247,8 @@ fn listen<P: Served>(
             }
         });
     }
+    programs.append(&mut shared);
+    programs.sort_by_key(|it: &Registered| reach(it.address));
     Ok((places, programs))
 }
 
