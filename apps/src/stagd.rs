@@ -20,6 +20,7 @@ mod fabric;
 mod listen;
 mod listeners;
 mod locks;
+mod mounts;
 mod options;
 mod plan;
 mod progress;

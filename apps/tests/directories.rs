@@ -4,8 +4,9 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Stdio;
 
 use common::{Folder, Server, assert_same_tree, content, stag_fails, stag_ok};
 use stag::fabric::{Shm, ShmConfig};
@@ -15,8 +16,9 @@ use stag::rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, Engi
 use stag::runtime::{Clock, Poller};
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
-    CommitArguments, CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name,
-    ReadArguments, SetAttributes, SetattrArguments, Stable, Status, WriteArguments,
+    AccessArguments, CommitArguments, CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments,
+    Handle, LookupArguments, Name, ReadArguments, SetAttributes, SetattrArguments, Stable, Status,
+    WriteArguments, access,
 };
 use stag::wire::xdr::Item;
 
@@ -347,4 +349,119 @@ fn a_limit_on_the_size_of_files_ends_nobody() {
 fn own_uid() -> u32 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self").unwrap().uid()
+}
+
+/// Has `command` start its program in mounts of its own, after the shell script `before`.
+fn in_own_mounts(command: &mut std::process::Command, before: &str) {
+    let script = format!(r#"set -e; {before}; exec "$@""#);
+    let mut inside = std::process::Command::new("unshare");
+    inside
+        .args(["--mount", "--propagation", "private", "sh", "-c", &script, "sh"])
+        .arg(command.get_program());
+    inside.args(command.get_args());
+    inside.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    *command = inside;
+}
+
+/// Whether tests may mount. If not, says so.
+fn can_mount() -> bool {
+    let script = "mount -t tmpfs none /tmp";
+    let command = ["--mount", "--propagation", "private", "sh", "-c", script];
+    let output = std::process::Command::new("unshare").args(command).output();
+    let can = output.is_ok_and(|output| output.status.success());
+    if !can {
+        stag_testing::skipped("only a root that may mount has mounts of its own");
+    }
+    can
+}
+
+/// What is mounted below an export is not exported with it, and an export that lies in another is easily taken for its own
+/// file system: the server says both before anybody is surprised.
+#[test]
+fn what_lies_around_an_export_is_told_at_start() {
+    if !can_mount() {
+        return;
+    }
+    let (folder, data, state) = folders("around");
+    let outer = folder.0.to_str().unwrap();
+    fs::create_dir(Path::new(&data).join("mp")).unwrap();
+    let exports = [format!("dir:{data},name=/data,root_squash=no"), format!("dir:{outer},name=/all")];
+    let arguments = ["--export", &exports[0], "--export", &exports[1], "--state-dir", &state];
+    let script = format!("mount -t tmpfs none {data}/mp");
+    let server = Server::start_with(&arguments, |command| in_own_mounts(command, &script));
+    let warnings = server.started["warnings"].to_string();
+    for part in [
+        &*format!("export dir:{data}: other file systems are mounted below it"),
+        &format!("{data}/mp; give each"),
+        &format!("exports /data (dir:{data}) and /all (dir:{outer}) overlap"),
+    ] {
+        assert!(warnings.contains(part), "{part:?} is not in {warnings}");
+    }
+    let note = format!("export dir:{outer} as /all: root of clients is user 65534 (root_squash)");
+    let notes = server.started["notes"].to_string();
+    assert!(notes.contains(&note) && !notes.contains("as /data"), "{notes}");
+    let mut client = Client::connect(&server.url);
+    let root = client.mount();
+    let what = DirectoryName { directory: Handle(&root), name: Name(b"mp") };
+    let status = client.ask(&LookupArguments { what }, |reply| reply.unwrap_err().status);
+    assert_eq!(status, Status::XDev);
+}
+
+/// A client that may open a file for writing must be able to write it.
+#[test]
+fn access_knows_a_read_only_mount() {
+    if !can_mount() {
+        return;
+    }
+    let (_folder, data, state) = folders("read-only");
+    let file = Path::new(&data).join("f");
+    fs::write(&file, "f").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
+    let script = format!("mount --bind {data} {data}; mount -o remount,ro,bind {data}");
+    let export = format!("dir:{data},name=/data,root_squash=no");
+    let arguments = ["--export", &*export, "--state-dir", &state];
+    let server = Server::start_with(&arguments, |command| in_own_mounts(command, &script));
+    let mut client = Client::connect(&server.url);
+    let root = client.mount();
+    let what = DirectoryName { directory: Handle(&root), name: Name(b"f") };
+    let file = client.ask(&LookupArguments { what }, |reply| reply.unwrap().object.0.to_vec());
+    for (object, expected) in [(&file, access::READ), (&root, access::READ | access::LOOKUP)] {
+        let object = Handle(object);
+        let arguments = AccessArguments { object, access: 0x3f };
+        assert_eq!(client.ask(&arguments, |reply| reply.unwrap().access), expected);
+    }
+    assert_eq!(client.overwrite(&file), Some(Status::RoFs));
+}
+
+/// Who has the key can make handles of every file.
+#[test]
+fn a_key_that_everybody_may_read_is_refused() {
+    let (_folder, data, state) = folders("key");
+    fs::create_dir(&state).unwrap();
+    let key = Path::new(&state).join("handle-key");
+    fs::write(&key, [7; 16]).unwrap();
+    let export = format!("dir:{data}");
+    for mode in [0o666, 0o604, 0o602] {
+        fs::set_permissions(&key, fs::Permissions::from_mode(mode)).unwrap();
+        let output = std::process::Command::new(common::STAGD)
+            .args([
+                "--export",
+                &export,
+                "--listen",
+                "shm://unused-key",
+                "--memory",
+                "64M",
+                "--state-dir",
+                &state,
+            ])
+            .output()
+            .unwrap();
+        let complaint = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{complaint}");
+        for part in [key.to_str().unwrap(), &format!("mode {mode:04o}"), "chmod 600"] {
+            assert!(complaint.contains(part), "{part:?} is not in {complaint}");
+        }
+    }
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+    drop(server(&data, &state));
 }

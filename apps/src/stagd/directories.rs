@@ -1,16 +1,18 @@
 //! Exports that are directories of this machine.
 
 use std::fs;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use rustix::process::{Resource, geteuid, getrlimit};
 use stag::disk::{Disk, DiskConfig, Method};
 use stag::memory::Pool;
-use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
+use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, stable_fsid};
 use stag::nfs::export::{Export, Medium};
 use stag::rpc::Pools;
 use stag::runtime::ReactorId;
 
+use super::mounts::Mounts;
 use super::plan::Plan;
 use super::{Settings, state};
 use crate::failure::CommandFailure;
@@ -91,7 +93,11 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
         let complain =
             |error| CommandFailure::usage(format_args!("export dir:{}: {error}", export.directory));
         fs::read_dir(&export.directory).map_err(complain)?;
+        if let Ok(Some(weakness)) = handle_weakness(Path::new(&export.directory)) {
+            warnings.push(format!("export dir:{}: {weakness}", export.directory));
+        }
     }
+    warn_of_surroundings(settings, warnings);
     let uid = geteuid();
     if !uid.is_root() {
         warnings.push(format!(
@@ -106,6 +112,86 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
         warnings.push(failure);
     }
     Ok(())
+}
+
+/// Warns of what is exported twice, and of what lies below an export and is not exported with it.
+fn warn_of_surroundings(settings: &Settings, warnings: &mut Vec<String>) {
+    let mounts = Mounts::own();
+    // One that vanished since it was looked at is refused when it is opened.
+    let real = |export: &Export| fs::canonicalize(&export.directory).ok();
+    let places: Vec<(&Export, PathBuf)> =
+        exported(settings).filter_map(|export| Some((export, real(export)?))).collect();
+    for (index, (export, place)) in places.iter().enumerate() {
+        let location = mounts.location(place);
+        for (other, other_place) in &places[..index] {
+            let other_location = mounts.location(other_place);
+            if location.as_ref().zip(other_location.as_ref()).is_some_and(|(one, two)| one.overlaps(two)) {
+                warnings.push(format!(
+                    "exports {} (dir:{}) and {} (dir:{}) overlap: clients see the same files as different ones, and \
+                     cache each for itself; export each directory once",
+                    other.path, other.directory, export.path, export.directory
+                ));
+            }
+        }
+        let is_exported = |path: &Path| places.iter().any(|(_, other)| other == path);
+        let points = mounts.below(place);
+        let left_out: Vec<&Path> = points.iter().copied().filter(|point| !is_exported(point)).collect();
+        if !left_out.is_empty() {
+            warnings.push(format!(
+                "export dir:{}: other file systems are mounted below it and not exported with it: {}; give each that \
+                 clients need an export of its own",
+                export.directory,
+                some_of(&left_out)
+            ));
+        }
+        let parts = other_parts(place);
+        let parts: Vec<&Path> =
+            parts.iter().map(PathBuf::as_path).filter(|path| !points.contains(path)).collect();
+        if !parts.is_empty() {
+            let (what, repair) = if mounts.is_overlay(place) {
+                ("files of layers on different file systems", "mount the overlay with xino=on")
+            } else {
+                ("subvolumes", "give each that clients need an export of its own")
+            };
+            warnings.push(format!(
+                "export dir:{}: {what} are not exported with it: {}; {repair}",
+                export.directory,
+                some_of(&parts)
+            ));
+        }
+    }
+}
+
+/// Entries of a directory that are looked at.
+const ENTRIES_MAX: usize = 4096;
+
+/// What is in a directory and in another file system. Only a start is made: what lies deeper is told when it is met.
+fn other_parts(directory: &Path) -> Vec<PathBuf> {
+    let device = |path: &Path| fs::symlink_metadata(path).map(|found| found.dev()).ok();
+    let (Some(own), Ok(entries)) = (device(directory), fs::read_dir(directory)) else { return Vec::new() };
+    let paths = entries.take(ENTRIES_MAX).filter_map(|entry| Some(entry.ok()?.path()));
+    let mut others: Vec<_> = paths.filter(|path| device(path).is_some_and(|other| other != own)).collect();
+    others.sort_unstable();
+    others
+}
+
+/// The first few of some paths, and how many more there are.
+fn some_of(paths: &[&Path]) -> String {
+    const SHOWN_MAX: usize = 5;
+    let shown: Vec<String> = paths.iter().take(SHOWN_MAX).map(|path| path.display().to_string()).collect();
+    let more = paths.len().saturating_sub(SHOWN_MAX);
+    shown.join(", ") + &if more > 0 { format!(" and {more} more") } else { String::new() }
+}
+
+/// As whom the clients' superuser acts in exported directories, where that is not as itself: the first thing that
+/// surprises.
+pub(super) fn squashed(settings: &Settings) -> Vec<String> {
+    let squashes = |export: &&Export| export.root_squash && !export.all_squash && geteuid().is_root();
+    let line = |export: &Export| {
+        let Export { directory, path, anonymous_uid, .. } = export;
+        format!("export dir:{directory} as {path}: root of clients is user {anonymous_uid} (root_squash)")
+    };
+    exported(settings).filter(squashes).map(line).collect()
 }
 
 /// Descriptors that all directories together may have, of as many as the process may have: `descriptors.rs` has raised

@@ -12,6 +12,7 @@ use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 use super::Settings;
 use super::cores::{Place, Seat};
 use super::credits::{CreditReport, CreditSnapshot};
+use super::directories;
 use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
 use super::listen::Listen;
 use super::locks::Locks;
@@ -333,6 +334,10 @@ fn chosen(
     for export in &exports {
         out.line(format_args!("export     {export}"))?;
     }
+    let squashed = directories::squashed(settings);
+    for line in &squashed {
+        out.line(format_args!("           {line}"))?;
+    }
     let memory = Size(settings.memory);
     if event == "checked" {
         out.line(format_args!("memory     {memory}, of which"))?;
@@ -357,7 +362,7 @@ fn chosen(
         cores,
         poll: settings.poll.to_string(),
         pages: got.pages.clone(),
-        notes: &got.notes.iter().chain(&plan.note).collect::<Vec<_>>(),
+        notes: &got.notes.iter().chain(&plan.note).chain(&squashed).collect::<Vec<_>>(),
         device: got.device.as_ref(),
         mount: got.mount.as_deref(),
         shm: shm.as_deref(),
