@@ -1,7 +1,9 @@
 //! Limits that a process inherits, and that must not kill or restrict a server or a copy.
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 
 use rustix::process::{Resource, getrlimit};
 use signal_hook::consts::SIGXFSZ;
@@ -15,6 +17,27 @@ pub fn survive_file_size_limit() -> Result<(), CommandFailure> {
     let flag = Arc::new(AtomicBool::new(false));
     let registered = signal_hook::flag::register(SIGXFSZ, flag);
     registered.map(drop).map_err(|error| CommandFailure::run(format_args!("a handler for SIGXFSZ: {error}")))
+}
+
+/// Octets of stack that a program may need: more than its first thread may have under a low limit (`ulimit -s`), so that the
+/// system would end it by a signal.
+const STACK_LEN: usize = 1 << 20;
+
+/// Runs a program, on a thread with a stack of its own where the first thread's may be too small.
+pub fn run_with_enough_stack(program: fn() -> ExitCode) -> ExitCode {
+    if getrlimit(Resource::Stack).current.is_none_or(|limit| limit >= STACK_LEN as u64) {
+        return program();
+    }
+    let thread = thread::Builder::new().name("main".to_owned()).stack_size(STACK_LEN).spawn(program);
+    match thread.map(thread::JoinHandle::join) {
+        Ok(Ok(status)) => status,
+        // What panicked said why.
+        Ok(Err(_)) => ExitCode::FAILURE,
+        Err(error) => {
+            CommandFailure::run(format_args!("a thread with a stack of {STACK_LEN} bytes: {error}"))
+                .report("stagd", false)
+        }
+    }
 }
 
 /// Why `len` octets of memory, which are one file to the system, exceed `ulimit -f`.

@@ -2,7 +2,10 @@
 //! `STAG_LOG=stag_rpc=debug`).
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -11,6 +14,12 @@ use crate::failure::CommandFailure;
 
 /// The variable that sets the log's level.
 const VARIABLE: &str = "STAG_LOG";
+
+/// Octets of lines that wait for whoever reads standard error. What does not fit is dropped and counted.
+const WAITING_MAX: usize = 256 << 10;
+
+/// How long the end of a program waits for whoever reads standard error.
+const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the log: warnings and errors, unless told otherwise.
 pub fn start() -> Result<(), CommandFailure> {
@@ -23,7 +32,7 @@ pub fn start() -> Result<(), CommandFailure> {
     let subscriber = tracing_subscriber::fmt()
         // The filter alone decides: the subscriber's own limit is open.
         .with_max_level(LevelFilter::TRACE)
-        .with_writer(io::stderr)
+        .with_writer(|| LogWriter)
         .with_ansi(wants_colours(&io::stderr()))
         // The sentence says what it is about.
         .with_target(false)
@@ -32,6 +41,100 @@ pub fn start() -> Result<(), CommandFailure> {
     // It is set already where one process runs two servers: the first one's log serves both.
     let _ = tracing::subscriber::set_global_default(subscriber);
     Ok(())
+}
+
+/// Lets a thread write what is logged from now on. It has the rights, and runs on the cores, of the calling thread.
+pub fn write_on_thread() -> Result<(), CommandFailure> {
+    LOG.lines().has_thread = true;
+    let thread = thread::Builder::new().name("log".to_owned()).spawn(|| LOG.write_on());
+    thread
+        .map(drop)
+        .map_err(|error| CommandFailure::run(format_args!("a thread for the log (clone): {error}")))
+}
+
+/// Waits until what was logged is written, but not long: a reader that has stopped reading holds nobody up.
+pub fn flush() {
+    let lines = LOG.lines();
+    if lines.has_thread {
+        let is_busy = |lines: &mut Lines| lines.is_writing || !lines.waiting.is_empty();
+        drop(LOG.changed.wait_timeout_while(lines, FLUSH_MAX, is_busy));
+    } else {
+        LOG.write(lines);
+    }
+}
+
+/// Lines on their way to standard error, which a thread of its own writes: a reactor never waits for its reader.
+struct Log {
+    lines: Mutex<Lines>,
+    changed: Condvar,
+}
+
+struct Lines {
+    waiting: Vec<u8>,
+    dropped: u64,
+    has_thread: bool,
+    is_writing: bool,
+}
+
+static LOG: Log = Log {
+    lines: Mutex::new(Lines { waiting: Vec::new(), dropped: 0, has_thread: false, is_writing: false }),
+    changed: Condvar::new(),
+};
+
+impl Log {
+    /// Held for a moment only, whoever has it.
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn push(&self, line: &[u8]) {
+        let mut lines = self.lines();
+        if lines.waiting.len() + line.len() > WAITING_MAX {
+            lines.dropped += 1;
+            return;
+        }
+        lines.waiting.extend_from_slice(line);
+        drop(lines);
+        self.changed.notify_all();
+    }
+
+    /// Writes what waits, for ever.
+    fn write_on(&self) {
+        loop {
+            let wait = self.changed.wait_while(self.lines(), |lines| lines.waiting.is_empty());
+            self.write(wait.unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+
+    fn write(&self, mut lines: MutexGuard<'_, Lines>) {
+        let mut text = std::mem::take(&mut lines.waiting);
+        let dropped = std::mem::take(&mut lines.dropped);
+        lines.is_writing = true;
+        drop(lines);
+        if dropped > 0 {
+            text.extend(
+                format!("{dropped} lines of the log were dropped: they were not read in time\n").bytes(),
+            );
+        }
+        // A program goes on without readers.
+        let _ = io::stderr().write_all(&text);
+        self.lines().is_writing = false;
+        self.changed.notify_all();
+    }
+}
+
+/// Takes a line at a time.
+struct LogWriter;
+
+impl Write for LogWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        LOG.push(line);
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A file or a pipe gets no colours, nor does a user who opted out (no-color.org).

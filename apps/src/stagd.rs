@@ -23,7 +23,7 @@ mod locks;
 mod mounts;
 mod options;
 mod plan;
-mod progress;
+mod privileges;
 mod reactor;
 mod registration;
 mod report;
@@ -65,18 +65,35 @@ struct Stagd {
 /// The whole of `stagd`.
 #[must_use]
 pub fn main() -> ExitCode {
+    limits::run_with_enough_stack(parse_and_run)
+}
+
+fn parse_and_run() -> ExitCode {
     let stagd: Stagd = match arguments::parse(std::env::args_os()) {
         Ok(stagd) => stagd,
         Err(status) => return status,
     };
     let mut out = Output::new(stagd.json);
-    match run(&stagd.options, &mut out).and_then(|()| out.flush()) {
+    let result = run(&stagd.options, &mut out).and_then(|()| out.flush());
+    logging::flush();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // What was printed so far belongs before the complaint; why it failed is in `failure`.
             let _ = out.flush();
-            failure.report("stagd", out.json())
+            with_repair(failure).report("stagd", out.json())
         }
+    }
+}
+
+/// The same failure; if the system refused a call as such (EPERM, ENOSYS) and nothing says what to do about it, with that.
+fn with_repair(failure: CommandFailure) -> CommandFailure {
+    const REPAIR: &str = "; if it is a container's seccomp profile that refuses the call, use a newer container runtime or permit it there";
+    let is_refused = |text: &str| text.ends_with("(os error 1)") || text.ends_with("(os error 38)");
+    match failure {
+        CommandFailure::Run(text) if is_refused(&text) => CommandFailure::Run(text + REPAIR),
+        CommandFailure::Usage(text) if is_refused(&text) => CommandFailure::Usage(text + REPAIR),
+        other => other,
     }
 }
 

@@ -6,6 +6,8 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::process::{ChildStderr, Stdio};
 
 use common::{ANY_IWARP_PORT, Folder, Server, stag_ok, unique};
 
@@ -98,4 +100,42 @@ fn each_level_says_more_than_the_one_before() {
     let found = ["error", "info", "debug", "trace"].map(lines);
     assert_eq!(found[0], 0);
     assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
+}
+
+/// A pipe that nobody reads holds up neither clients nor the end; what was not read in time is counted.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let mut server = Server::start_with(&["--export", "mem:/data,root_squash=no"], |command| {
+        command.env("STAG_LOG", "trace").stderr(Stdio::piped());
+    });
+    let mut log = server.child.stderr.take().unwrap();
+    // Until more was said than the pipe and the lines that wait can hold.
+    for _ in 0..400 {
+        stag_ok(&["ping", "-c", "3", &server.url]);
+        if is_full(&log) {
+            break;
+        }
+    }
+    assert!(is_full(&log), "the log fills its pipe");
+    for _ in 0..20 {
+        stag_ok(&["ping", "-c", "1000", &server.url]);
+    }
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        text
+    });
+    stag_ok(&["ping", "-c", "1", &server.url]);
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+    let text = reader.join().unwrap();
+    assert!(text.contains("lines of the log were dropped"), "{} octets", text.len());
+}
+
+/// Whether nothing more fits in a pipe.
+fn is_full(pipe: &ChildStderr) -> bool {
+    // SAFETY: a plain question about an open descriptor.
+    let capacity = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    // A line that does not fit as a whole waits.
+    rustix::io::ioctl_fionread(pipe).unwrap() + 4096 > capacity as u64
 }

@@ -150,3 +150,47 @@ fn a_server_may_end_with_its_parent() {
     assert!(child.wait().unwrap().success());
     assert!(rest.contains("no buffer leaked"), "{rest}");
 }
+
+/// Root may do more than a server needs: the rest is given up before the first client.
+#[test]
+fn a_server_of_root_keeps_what_it_needs_and_no_more() {
+    let server = Server::start(&["--export", "mem:/data"]);
+    let tasks = format!("/proc/{}/task", server.child.id());
+    let own = std::fs::read_to_string("/proc/self/status").unwrap();
+    let value = |status: &str, name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        u64::from_str_radix(line.trim(), 16).unwrap()
+    };
+    // CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID, NET_BIND_SERVICE, IPC_LOCK, MKNOD; and SYS_ADMIN where
+    // it takes that to use io_uring.
+    let io_uring = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").unwrap_or_default();
+    let needed = 0x0800_44df | if io_uring.trim() == "1" { 1 << 21 } else { 0 };
+    let kept = value(&own, "CapPrm:") & needed;
+    for task in std::fs::read_dir(tasks).unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        for set in ["CapPrm:", "CapEff:"] {
+            assert_eq!(value(&status, set), kept, "{status}");
+        }
+        assert_eq!((value(&status, "CapInh:"), value(&status, "NoNewPrivs:")), (0, 1), "{status}");
+    }
+}
+
+/// The limit of the stack is a user's, not a reason to die of a signal.
+#[test]
+fn a_low_limit_of_the_stack_ends_nothing() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    use std::os::unix::process::CommandExt;
+
+    let allowed = stag::runtime::affinity::allowed();
+    let cores: Vec<String> = allowed.iter().take(2).map(|core| core.0.to_string()).collect();
+    // Cores are claimed there: other tests have the same ones.
+    let claims = Folder::new("claims");
+    let server = Server::start_with(&["--export", "mem:/data", "--cores", &cores.join(",")], |command| {
+        let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
+        // SAFETY: between fork and exec nothing but a system call is made.
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Stack, limit.clone())?)) };
+        command.env("STAG_RUNTIME_DIR", &claims.0);
+    });
+    let (stopped, status) = server.stop();
+    assert!(status.success(), "{stopped}");
+}

@@ -221,7 +221,8 @@ pub(super) fn listen_advice(error: &FabricError, place: &Listen, all: &[Listen])
         io::ErrorKind::AddrNotAvailable => {
             "; `ip address` shows the addresses of this machine, and 0.0.0.0 stands for all of them"
         }
-        io::ErrorKind::PermissionDenied => {
+        // Another refusal than EACCES is not about ports.
+        io::ErrorKind::PermissionDenied if source.raw_os_error() == Some(libc::EACCES) => {
             "; ports below 1024 are for root: run it as root, or choose another"
         }
         io::ErrorKind::AddrInUse if is_taken_by_device(place, all) => {

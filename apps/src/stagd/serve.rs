@@ -23,14 +23,14 @@ use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
-use super::{Settings, report, services};
+use super::{Settings, privileges, report, services};
 use crate::failure::CommandFailure;
-use crate::limits;
 use crate::output::Output;
 use crate::programs::Programs;
 use crate::seed::random_seed;
 use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
+use crate::{limits, logging};
 
 /// How long a graceful stop may take.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -43,14 +43,19 @@ pub(super) fn serve(
     until_eof: bool,
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
-    let stop = StopFlag::new().map_err(|error| CommandFailure::run(format_args!("stop flag: {error}")))?;
+    // Before any thread starts, which would keep what this one gives up. Afterwards the processes of others are closed books.
+    let holders = settings.listen.iter().map(listeners::holder).collect();
+    privileges::drop_unneeded(settings);
+    logging::write_on_thread()?;
+    let stop = StopFlag::new()
+        .map_err(|error| CommandFailure::run(format_args!("eventfd for the stop flag: {error}")))?;
     // Before a reactor pins this thread: a thread inherits where its parent may run.
     let requests = signals::handle(&stop, place.seats.len())?;
     if until_eof {
         stop_on_eof(&stop)?;
     }
 
-    let server = Server { settings, plan, place, stop, requests };
+    let server = Server { settings, plan, place, holders, stop, requests };
     match settings.fabric {
         None | Some(FabricName::Shm) => server.run::<Shm>(out),
         Some(FabricName::Iwarp) => server.run::<Iwarp>(out),
@@ -63,6 +68,8 @@ struct Server<'a> {
     settings: &'a Settings,
     plan: &'a Plan,
     place: &'a Place,
+    /// Who listens already at each of the places where it is to listen.
+    holders: Vec<Option<String>>,
     stop: StopFlag,
     /// Of each reactor.
     requests: Vec<Receiver<Request>>,
@@ -71,7 +78,7 @@ struct Server<'a> {
 impl Server<'_> {
     /// Serves until it is stopped.
     fn run<P: Served>(self, out: &mut Output) -> Result<(), CommandFailure> {
-        let Server { settings, plan, place, stop, requests } = self;
+        let Server { settings, plan, place, holders, stop, requests } = self;
         // Before the memory, which takes its time, so that a missing device is reported at once.
         P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
@@ -101,6 +108,7 @@ impl Server<'_> {
             settings,
             plan,
             place,
+            holders,
             arena: &arena,
             group,
             common: Common::new(settings)?,
@@ -127,6 +135,7 @@ struct Shared<'a, P: Provider> {
     settings: &'a Settings,
     plan: &'a Plan,
     place: &'a Place,
+    holders: Vec<Option<String>>,
     /// The memory of all pools.
     arena: &'a Arena,
     /// If there are several reactors.
@@ -173,7 +182,7 @@ impl<P: Served> Shared<'_, P> {
         }
         let announcement = match id.index() {
             0 => {
-                let (places, programs) = listen(&mut engine, settings, &mut notes)?;
+                let (places, programs) = listen(&mut engine, settings, &self.holders, &mut notes)?;
                 // It is set only here.
                 let _ = self.programs.set(programs);
                 let got = report::Got {
@@ -213,13 +222,14 @@ impl<P: Served> Shared<'_, P> {
 fn listen<P: Served>(
     engine: &mut Engine<P, Programs>,
     settings: &Settings,
+    holders: &[Option<String>],
     notes: &mut Vec<String>,
 ) -> Result<(Vec<Listen>, Vec<Registered>), CommandFailure> {
     let (mut places, mut programs, mut shared) = (Vec::new(), Vec::new(), Vec::new());
-    for place in &settings.listen {
+    for (place, holder) in settings.listen.iter().zip(holders) {
         let fail = |error| {
             let advice = fabric::listen_advice(&error, place, &settings.listen);
-            let holder = listeners::holder(place).filter(|_| fabric::is_in_use(&error));
+            let holder = holder.as_ref().filter(|_| fabric::is_in_use(&error));
             let holder = holder.map_or_else(String::new, |holder| format!(" by {holder}"));
             CommandFailure::run(format_args!("--listen {place}: {error}{holder}{advice}"))
         };
