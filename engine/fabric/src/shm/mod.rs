@@ -262,7 +262,8 @@ impl Shm {
         let epoll = Epoll::new().map_err(failed("make an epoll"))?;
         let most = BellPlace::COUNT_MAX;
         check_limit("ShmConfig::queue_pairs", config.queue_pairs.into(), most.into(), "lower it")?;
-        let bells = Bells::new(config.queue_pairs.max(1)).map_err(failed("make memory for bells"))?;
+        let bells =
+            Bells::new(config.queue_pairs.max(1)).map_err(failed("make memory (memfd_create) for bells"))?;
         let count = config.queue_pairs as usize;
         Ok(Shm {
             active: Vec::with_capacity(count),

@@ -116,3 +116,17 @@ impl DirectoryError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The thing, what the system says, and what to do.
+    #[test]
+    fn a_refused_system_call_is_named_with_the_repair() {
+        let text = DirectoryError::of_opening(Path::new("/srv"), Errno::NOSYS).to_string();
+        assert!(text.starts_with("directory /srv: statx: ") && text.contains("seccomp profile"), "{text}");
+        let text = DirectoryError::of_opening(Path::new("/srv"), Errno::ACCESS).to_string();
+        assert_eq!(text, "directory /srv: Permission denied (os error 13)");
+    }
+}
