@@ -113,14 +113,14 @@ fn export_help(out: &mut Output) -> Result<(), CommandFailure> {
     before.lines().try_for_each(|line| out.text(line))?;
     let row = |option: &str, meaning: &str, default: &str| format!("{option:<21}{meaning:<51}{default}");
     out.text("")?;
-    out.text(&row("option", "meaning", "default"))?;
+    out.text(row("option", "meaning", "default"))?;
     for option in OPTIONS {
         let medium = match option.medium {
             None => "",
             Some(Medium::Memory) => "mem: ",
             Some(Medium::Directory) => "dir: ",
         };
-        out.text(&row(option.syntax, &format!("{medium}{}", option.meaning), option.default))?;
+        out.text(row(option.syntax, &format!("{medium}{}", option.meaning), option.default))?;
     }
     after.lines().try_for_each(|line| out.text(line))?;
     out.flush()

@@ -188,7 +188,7 @@ fn a_low_limit_of_the_stack_ends_nothing() {
     let server = Server::start_with(&["--export", "mem:/data", "--cores", &cores.join(",")], |command| {
         let limit = Rlimit { current: Some(64 << 10), maximum: Some(64 << 10) };
         // SAFETY: between fork and exec nothing but a system call is made.
-        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Stack, limit.clone())?)) };
+        unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Stack, limit)?)) };
         command.env("STAG_RUNTIME_DIR", &claims.0);
     });
     let (stopped, status) = server.stop();
