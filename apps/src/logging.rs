@@ -15,10 +15,10 @@ use crate::failure::CommandFailure;
 /// The variable that sets the log's level.
 const VARIABLE: &str = "STAG_LOG";
 
-/// Octets of lines that wait for whoever reads standard error. What does not fit is dropped and counted.
+/// Octets of lines that wait for the reader of standard error. Lines that do not fit are dropped and counted.
 const WAITING_MAX: usize = 256 << 10;
 
-/// How long the end of a program waits for whoever reads standard error.
+/// How long the end of a program waits for the reader of standard error.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the log: warnings and errors, unless told otherwise.
@@ -82,7 +82,7 @@ static LOG: Log = Log {
 };
 
 impl Log {
-    /// Held for a moment only, whoever has it.
+    /// Held only briefly.
     fn lines(&self) -> MutexGuard<'_, Lines> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }

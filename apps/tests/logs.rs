@@ -102,7 +102,7 @@ fn each_level_says_more_than_the_one_before() {
     assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
 }
 
-/// A pipe that nobody reads holds up neither clients nor the end; what was not read in time is counted.
+/// A pipe without a reader delays neither clients nor the end; lines that were not read in time are counted.
 #[test]
 fn a_log_that_nobody_reads_holds_nobody_up() {
     let mut server = Server::start_with(&["--export", "mem:/data,root_squash=no"], |command| {

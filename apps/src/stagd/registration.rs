@@ -65,7 +65,7 @@ impl Registration {
     }
 }
 
-/// What is to be registered of what is served, the best address first: rpcbind is its own program, and of several addresses of
+/// The programs to register, of those that are served, the best address first: rpcbind is its own program, and of several addresses of
 /// one transport it can tell one.
 fn to_register(programs: Vec<Registered>) -> Vec<Registered> {
     let mut each: Vec<Registered> = Vec::new();

@@ -232,7 +232,7 @@ impl Naming {
         if system::file_handle(root, c"").is_ok() {
             return Naming::Handle;
         }
-        // An identifier of another kind is no more than the number, and the time of birth tells more: that is what other file
+        // Identifiers of other kinds hold the number only, so the time of birth tells more: that is what other file
         // systems give, and an overlay whose layers have no file handles.
         if system::file_identifier(root, c"").is_ok_and(|found| found.kind() == OVERLAY_IDENTIFIER) {
             Naming::Identifier

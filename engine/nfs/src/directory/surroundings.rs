@@ -82,7 +82,7 @@ impl ExportPlace {
         if !was_displaced {
             tracing::warn!(
                 "directory {}: another one is there since the start (something is mounted on it, or it was moved), so \
-                 nobody can mount it; start the server again",
+                 MNT is refused; start the server again",
                 self.path.display()
             );
         }

@@ -158,7 +158,7 @@ fn mount_status(status: NfsStatus) -> Status {
     match status {
         NfsStatus::NoEnt | NfsStatus::Stale => Status::NoEnt,
         NfsStatus::NotDir => Status::NotDir,
-        // What is not exported with it is not for whoever asks.
+        // It is not exported.
         NfsStatus::Acces | NfsStatus::XDev => Status::Acces,
         NfsStatus::NameTooLong => Status::NameTooLong,
         NfsStatus::Inval => Status::Inval,

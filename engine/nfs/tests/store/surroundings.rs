@@ -17,7 +17,7 @@ const ROOT: UserIdentity = UserIdentity::ROOT;
 /// Set for the process that runs a test in mounts of its own.
 const INSIDE: &str = "STAG_TEST_OWN_MOUNTS";
 
-/// Whether this process has mounts of its own, which nobody else sees. If not, runs the test of this name in one that has.
+/// Whether this process has private mounts. If not, runs the test of this name in a process that has.
 fn has_own_mounts(test: &str) -> bool {
     if std::env::var_os(INSIDE).is_some() {
         return true;
@@ -153,7 +153,7 @@ fn an_export_keeps_its_identity_over_a_copy_up() {
     assert_eq!((store.fsid(), store.root()), before);
 }
 
-/// Where nothing tells files apart over a copy-up, whoever starts the server hears of it.
+/// Where nothing tells files apart over a copy-up, the operator is told.
 #[test]
 fn an_overlay_without_any_file_handles_is_known() {
     if !has_own_mounts("an_overlay_without_any_file_handles_is_known") {
@@ -169,8 +169,8 @@ fn an_overlay_without_any_file_handles_is_known() {
     assert_eq!(handle_weakness(&outer.0), Ok(None));
 }
 
-/// Mounts below the export, and parts of its mount with numbers of their own, are listed but not entered; nobody is told that
-/// a permission lacks.
+/// Mounts below the export, and parts of its mount with numbers of their own, are listed but not entered. The
+/// status does not blame permissions.
 #[test]
 fn other_file_systems_below_are_named_and_not_entered() {
     if !has_own_mounts("other_file_systems_below_are_named_and_not_entered") {
@@ -198,7 +198,7 @@ fn other_file_systems_below_are_named_and_not_entered() {
     assert!(["mp", "part"].iter().all(|name| names.iter().any(|other| other == name)), "{names:?}");
 }
 
-/// What is mounted on the export later, or moved into its place, is not what is served: whoever mounts is not sent there silently.
+/// What is mounted on the export later, or moved into its place, is not served: a new mount is refused.
 #[test]
 fn an_export_that_is_mounted_over_is_not_mounted_any_more() {
     if !has_own_mounts("an_export_that_is_mounted_over_is_not_mounted_any_more") {

@@ -290,7 +290,7 @@ impl Locking {
 
     /// Frees what the hosts have that somebody means by `client`: they restarted, and are in this NSM state now. Status
     /// monitors repeat such news, under several names too: what a host has locked since it is known to be in that state
-    /// stays. One that does not know its state is believed each time.
+    /// stays. A host that does not know its state is believed each time.
     pub(super) fn restarted(&mut self, client: &Client<'_>, state: u32) {
         self.free_meant(client, |host| state == NO_STATE || host.hear(state) != StateNews::Known);
     }
