@@ -20,7 +20,7 @@ pub enum Colour {
 }
 
 impl Colour {
-    /// The text in this colour, if standard output is to have colours.
+    /// The text in this colour, if standard output uses colours.
     #[must_use]
     pub fn of(self, text: &str) -> String {
         let number = match self {

@@ -446,7 +446,7 @@ fn complaints_are_objects_for_programs() {
     for (program, arguments, status, part) in [
         (STAG, &["--json", "ls"][..], 2, "<URL> is missing"),
         (STAG, &["ls", "--json", "shm://nobody-listens-there"], 1, "no server listens there"),
-        (STAG, &["--json", "ping", "shm://a", "--crc", "on"], 2, "--crc: shm has no use for it"),
+        (STAG, &["--json", "ping", "shm://a", "--crc", "on"], 2, "--crc: shm does not use it"),
         (STAGD, &["--json"], 2, "nothing to serve"),
         (STAGD, &["--json", "--frob"], 2, "--frob is not an option here"),
     ] {
@@ -462,7 +462,7 @@ fn complaints_are_objects_for_programs() {
 fn congestion_control_has_one_name_and_an_old_one() {
     for flag in ["--congestion-control", "--congestion"] {
         let output = run(STAG, &["ping", "shm://a", flag, "reno"]);
-        assert!(text(&output.stderr).contains("--congestion-control: shm has no use for it"), "{flag}");
+        assert!(text(&output.stderr).contains("--congestion-control: shm does not use it"), "{flag}");
     }
     assert!(text(&run(STAGD, &["--help"]).stdout).contains("Calls of a connection at once"));
 }
