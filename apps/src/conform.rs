@@ -8,8 +8,8 @@
 //! | `check`, `probe` | the definition of a check, and the building blocks of checks |
 //! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
 //! | `block`, `exposed_checks`, `exposed_client_checks` | private data of Stag's own; Replies that the server exposes |
-//! | `operation`, `second` | operations of version 2, word by word; a connection that speaks it |
-//! | `second_checks`, `group_checks`, `second_client_checks` | version 2 and its groups of transmissions: servers, and clients |
+//! | `operation`, `version2` | operations of version 2, word by word; a connection that speaks it |
+//! | `version2_checks`, `group_checks`, `version2_client_checks` | version 2 and its groups of transmissions: servers, and clients |
 //! | `files` | the files that some of them need |
 //! | `served`, `client_checks` | the building blocks of checks of a client, and these |
 //! | `scratch`, `answering` | the service that answers Calls with content, and how the Replies go out |
@@ -40,11 +40,11 @@ pub mod requester;
 pub mod responder;
 pub mod rules;
 pub mod scratch;
-pub mod second;
-pub mod second_checks;
-pub mod second_client_checks;
 pub mod sent_group;
 pub mod served;
+pub mod version2;
+pub mod version2_checks;
+pub mod version2_client_checks;
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -131,7 +131,7 @@ impl ServedClient {
         let mut reply = DraftMessage::of(call.fixed.xid, Words(payload));
         reply.fixed.credits = credits;
         // The Call says the version, where there are two.
-        if self.may_be_second() && call.fixed.version == SECOND {
+        if self.may_be_version2() && call.fixed.version == SECOND {
             (reply.fixed.version, reply.direction) = (SECOND, Some(REPLY));
         }
         reply.writes = call.writes().to_vec();

@@ -11,7 +11,7 @@ use super::operation::{
     operation, place, request,
 };
 use super::probe::Probe;
-use super::second::{SecondProbe, as_second};
+use super::version2::{Version2Probe, as_version2};
 
 /// RTR Support: Calls as groups.
 const REQUESTS: u32 = 1;
@@ -21,8 +21,8 @@ const RESPONSES: u32 = 2;
 const CONTINUATIONS: u32 = 4;
 
 /// The payload of NULL with a new xid.
-fn null_payload(second: &mut SecondProbe<'_>) -> (u32, Vec<u8>) {
-    let null = second.null();
+fn null_payload(version2: &mut Version2Probe<'_>) -> (u32, Vec<u8>) {
+    let null = version2.null();
     (null.fixed.xid, null.payload)
 }
 
@@ -38,17 +38,17 @@ fn next(xid: u32, number: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A peer that takes Calls of `count` transmissions, with as many credits.
-fn continued<'a>(probe: &'a mut Probe, count: u32) -> Result<SecondProbe<'a>, Stop> {
-    let second = SecondProbe::extended(probe, REQUESTS | CONTINUATIONS)?;
-    let limit = second.word(characteristic::REQUEST_LIMIT).unwrap_or(1);
+fn continued<'a>(probe: &'a mut Probe, count: u32) -> Result<Version2Probe<'a>, Stop> {
+    let version2 = Version2Probe::extended(probe, REQUESTS | CONTINUATIONS)?;
+    let limit = version2.word(characteristic::REQUEST_LIMIT).unwrap_or(1);
     if limit < count {
         return not_applicable(format!("the peer takes Calls of {limit} transmissions at most"));
     }
-    second.probe.grow(count + 1, as_second)?;
-    if second.probe.granted > count {
-        return Ok(second);
+    version2.probe.grow(count + 1, as_version2)?;
+    if version2.probe.granted > count {
+        return Ok(version2);
     }
-    not_applicable(format!("{} credits granted: too few for a group", second.probe.granted))
+    not_applicable(format!("{} credits granted: too few for a group", version2.probe.granted))
 }
 
 /// The replacement of the second transmission of a group of two is answered with this XMTERR, and served where it is a Call.
@@ -56,35 +56,35 @@ fn broken_by(
     probe: &mut Probe,
     which: u32,
     info: &[u32],
-    make: impl FnOnce(&mut SecondProbe<'_>, u32) -> (Vec<u8>, u32, u32, bool),
+    make: impl FnOnce(&mut Version2Probe<'_>, u32) -> (Vec<u8>, u32, u32, bool),
 ) -> CheckOutcome {
-    let mut second = continued(probe, 3)?;
-    let (xid, payload) = null_payload(&mut second);
-    second.probe.send(&lead(xid, 3, &payload[..20], 20))?;
-    let (octets, bad, bad_number, is_call) = make(&mut second, xid);
-    second.probe.send(&octets)?;
-    second.fault_of((bad, bad_number, xid), which, info)?;
+    let mut version2 = continued(probe, 3)?;
+    let (xid, payload) = null_payload(&mut version2);
+    version2.probe.send(&lead(xid, 3, &payload[..20], 20))?;
+    let (octets, bad, bad_number, is_call) = make(&mut version2, xid);
+    version2.probe.send(&octets)?;
+    version2.fault_of((bad, bad_number, xid), which, info)?;
     if is_call {
-        let seen = second.message()?;
+        let seen = version2.message()?;
         ensure(seen.fixed.xid == bad, || format!("{seen}, in place of its Reply"))?;
     } else {
         // The rest of the group is dropped without another error.
-        second.dropped(&next(xid, 2, &payload[20..]))?;
+        version2.dropped(&next(xid, 2, &payload[20..]))?;
     }
-    second.ask_null("the same connection")?;
+    version2.ask_null("the same connection")?;
     Ok(format!("XMTERR {which}; what is left of the group is dropped"))
 }
 
 /// The first transmission of a WRITE of `data` in targets of the peer's Receive: numbers and offset as given.
 fn write_message(
-    second: &mut SecondProbe<'_>,
+    version2: &mut Version2Probe<'_>,
     data: &[u8],
     offset: u32,
     numbers: &[u32],
     len: usize,
 ) -> Result<(u32, Vec<u8>), Stop> {
-    let targets = second.targets()?;
-    let (xid, call) = write_call(second.probe, len as u32)?;
+    let targets = version2.targets()?;
+    let (xid, call) = write_call(version2.probe, len as u32)?;
     let items = item_in_targets(call.0.len(), len, offset, numbers);
     let info = request(items, none(), 1, 0, call.0.len());
     let mut message = operation(xid, CALL, kind::REQUEST, info, &call.0);
@@ -105,8 +105,8 @@ fn data(probe: &mut Probe, len: usize) -> Vec<u8> {
 
 /// WRITE of `len` octets in targets from `offset` of the first one.
 fn write_placed(probe: &mut Probe, len: usize, offset: u32) -> CheckOutcome {
-    let mut second = SecondProbe::extended(probe, REQUESTS)?;
-    let targets = second.targets()?;
+    let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+    let targets = version2.targets()?;
     let mut numbers = Vec::new();
     let mut left = len + offset as usize;
     for (number, (_, target)) in (0..).zip(&targets) {
@@ -118,12 +118,12 @@ fn write_placed(probe: &mut Probe, len: usize, offset: u32) -> CheckOutcome {
     if left > 0 {
         return not_applicable(format!("{len} octets do not fit the targets of one Receive"));
     }
-    let data = data(second.probe, len);
-    let (xid, message) = write_message(&mut second, &data, offset, &numbers, len)?;
-    let whole = second.whole_reply(xid, &message, 0)?;
+    let data = data(version2.probe, len);
+    let (xid, message) = write_message(&mut version2, &data, offset, &numbers, len)?;
+    let whole = version2.whole_reply(xid, &message, 0)?;
     ensure(status(&whole.payload) == Some(0), || format!("NFS status {:?}", status(&whole.payload)))?;
-    second.probe.reconnect()?;
-    target_holds(second.probe, &data[..len.min(3000)])?;
+    version2.probe.reconnect()?;
+    target_holds(version2.probe, &data[..len.min(3000)])?;
     Ok(format!("{len} octets in {} targets: written, and read back", numbers.len()))
 }
 
@@ -135,25 +135,25 @@ fn write_nowhere(
     offset: u32,
     numbers: impl FnOnce(u32) -> Vec<u32>,
 ) -> CheckOutcome {
-    let mut second = SecondProbe::extended(probe, REQUESTS)?;
-    let numbers = numbers(second.targets()?.len() as u32);
-    let (xid, mut message) = write_message(&mut second, &[], 0, &numbers, len)?;
+    let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+    let numbers = numbers(version2.targets()?.len() as u32);
+    let (xid, mut message) = write_message(&mut version2, &[], 0, &numbers, len)?;
     // The offset is the fourth word of the item, which is the third word of the operation.
     message[28 + 16..28 + 20].copy_from_slice(&offset.to_be_bytes());
-    let (first, _) = second.targets()?[0];
+    let (first, _) = version2.targets()?[0];
     message.resize(first + 100, 7);
-    second.faulted(&message, (xid, 0, xid), which, &[])
+    version2.faulted(&message, (xid, 0, xid), which, &[])
 }
 
 /// READ of `count` octets whose data is directed. Returns the Call's xid and octets.
 fn read_directed(
-    second: &mut SecondProbe<'_>,
+    version2: &mut Version2Probe<'_>,
     count: u32,
     min_len: u32,
     place: &[u32],
     further: u32,
 ) -> Result<(u32, Vec<u8>), Stop> {
-    let draft = read(second.probe, 0, count)?;
+    let draft = read(version2.probe, 0, count)?;
     let xid = draft.fixed.xid;
     let info =
         request(none(), direction(draft.payload.len(), min_len, place), 1, further, draft.payload.len());
@@ -162,12 +162,12 @@ fn read_directed(
 
 /// What became of the one direction of a READ of `count` octets: the item, and the file's octets wherever they are.
 fn result_of(
-    second: &mut SecondProbe<'_>,
+    version2: &mut Version2Probe<'_>,
     count: u32,
     (xid, octets): (u32, Vec<u8>),
     further: u32,
 ) -> Result<SeenItem, Stop> {
-    let whole = second.whole_reply(xid, &octets, further)?;
+    let whole = version2.whole_reply(xid, &octets, further)?;
     let [item] = &whole.items[..] else {
         return fail(format!("{} items for one direction", whole.items.len()));
     };
@@ -181,7 +181,7 @@ fn result_of(
     let data = match item.place {
         place::TARGETS => whole.octets_of(item)?,
         place::TOO_SHORT => found.inline.iter().copied().take(count as usize).collect(),
-        place::EXPLICIT => second.probe.gather(&item.segments),
+        place::EXPLICIT => version2.probe.gather(&item.segments),
         _ => return fail("NOITEM, although there is data"),
     };
     ensure(data == content()[..count as usize], || {
@@ -202,38 +202,38 @@ fn directed(
     allowed: &[u32],
     further: u32,
 ) -> CheckOutcome {
-    let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-    let call = read_directed(&mut second, count, min_len, place, further)?;
-    let item = result_of(&mut second, count, call, further)?;
+    let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+    let call = read_directed(&mut version2, count, min_len, place, further)?;
+    let item = result_of(&mut version2, count, call, further)?;
     ensure(allowed.contains(&item.place), || {
         format!("result {} for direction {}, which Table 2 does not have", item.place, place[0])
     })?;
-    second.ask_null("the same connection")?;
+    version2.ask_null("the same connection")?;
     Ok(format!("result {}: {} octets, targets {:?}", item.place, item.len, item.numbers))
 }
 
 /// As [`directed`], with a segment of `len` octets of exposed memory behind the words of the direction.
 fn directed_to_segment(probe: &mut Probe, head: &[u32], allowed: &[u32]) -> CheckOutcome {
-    let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-    let segment = exposed_targets(second.probe, &[8192])[0];
+    let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+    let segment = exposed_targets(version2.probe, &[8192])[0];
     let words =
         [head, &[1, segment.handle, segment.length, (segment.offset >> 32) as u32, segment.offset as u32]]
             .concat();
-    let call = read_directed(&mut second, 5000, 0, &words, 0)?;
-    let item = result_of(&mut second, 5000, call, 0)?;
+    let call = read_directed(&mut version2, 5000, 0, &words, 0)?;
+    let item = result_of(&mut version2, 5000, call, 0)?;
     ensure(allowed.contains(&item.place), || {
         format!("result {} for direction {}, which Table 2 does not have", item.place, head[0])
     })?;
-    second.ask_null("the same connection")?;
+    version2.ask_null("the same connection")?;
     Ok(format!("result {}: {} octets", item.place, item.len))
 }
 
 /// The first transmission is refused with BAD_HEADER.
 fn bad_lead(probe: &mut Probe, make: impl FnOnce(u32, &[u8]) -> Words) -> CheckOutcome {
-    let mut second = SecondProbe::extended(probe, REQUESTS)?;
-    let (xid, payload) = null_payload(&mut second);
+    let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+    let (xid, payload) = null_payload(&mut version2);
     let info = make(xid, &payload);
-    second.refused(xid, &operation(xid, CALL, kind::REQUEST, info, &payload))
+    version2.refused(xid, &operation(xid, CALL, kind::REQUEST, info, &payload))
 }
 
 /// The checks.
@@ -245,9 +245,9 @@ pub static CHECKS: &[Check] = &[
         expected: "its Reply, by a base message or by XMTRESP",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS)?;
-            let (xid, payload) = null_payload(&mut second);
-            let whole = second.whole_reply(xid, &lead(xid, 1, &payload, payload.len()), 0)?;
+            let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+            let (xid, payload) = null_payload(&mut version2);
+            let whole = version2.whole_reply(xid, &lead(xid, 1, &payload, payload.len()), 0)?;
             ensure(whole.items.is_empty(), || format!("{:?}", whole.items))?;
             Ok(format!("{} octets, SUCCESS", whole.payload.len()))
         },
@@ -259,14 +259,14 @@ pub static CHECKS: &[Check] = &[
         expected: "its Reply each time: all credits come back",
         needs: Null,
         run: |probe| {
-            let mut second = continued(probe, 3)?;
+            let mut version2 = continued(probe, 3)?;
             for _ in 0..20 {
-                let (xid, payload) = null_payload(&mut second);
-                second.probe.send(&lead(xid, 3, &payload[..16], 16))?;
-                second.probe.send(&next(xid, 1, &[]))?;
-                second.whole_reply(xid, &next(xid, 2, &payload[16..]), 0)?;
+                let (xid, payload) = null_payload(&mut version2);
+                version2.probe.send(&lead(xid, 3, &payload[..16], 16))?;
+                version2.probe.send(&next(xid, 1, &[]))?;
+                version2.whole_reply(xid, &next(xid, 2, &payload[16..]), 0)?;
             }
-            second.ask_null("the same connection").map(|seen| seen.to_string())
+            version2.ask_null("the same connection").map(|seen| seen.to_string())
         },
     },
     Check {
@@ -286,8 +286,8 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADXID with both",
         needs: Null,
         run: |probe| {
-            broken_by(probe, fault::XID, &[], |second, _| {
-                let other = second.probe.xid();
+            broken_by(probe, fault::XID, &[], |version2, _| {
+                let other = version2.probe.xid();
                 (next(other, 1, &[0; 8]), other, 1, false)
             })
         },
@@ -312,8 +312,8 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADOMT, and the NULL's Reply",
         needs: Null,
         run: |probe| {
-            broken_by(probe, fault::OPERATION, &[kind::CONTINUATION, kind::REQUEST], |second, _| {
-                let (other, payload) = null_payload(second);
+            broken_by(probe, fault::OPERATION, &[kind::CONTINUATION, kind::REQUEST], |version2, _| {
+                let (other, payload) = null_payload(version2);
                 (lead(other, 1, &payload, payload.len()), other, 0, true)
             })
         },
@@ -325,8 +325,8 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADHMT, expected 5, found 0, and the NULL's Reply",
         needs: Null,
         run: |probe| {
-            broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |second, _| {
-                let null = second.null();
+            broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |version2, _| {
+                let null = version2.null();
                 (null.octets(), null.fixed.xid, 0, true)
             })
         },
@@ -338,8 +338,8 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADHMT, expected 5, found 0, and the NULL's Reply in version 1",
         needs: Null,
         run: |probe| {
-            broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |second, _| {
-                let null = second.probe.null();
+            broken_by(probe, fault::PROCEDURE, &[OPTIONAL, 0], |version2, _| {
+                let null = version2.probe.null();
                 (null.octets(), null.fixed.xid, 0, true)
             })
         },
@@ -351,9 +351,9 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADCONT",
         needs: Null,
         run: |probe| {
-            let mut second = continued(probe, 2)?;
-            let xid = second.probe.xid();
-            second.faulted(&next(xid, 1, &[0; 8]), (xid, 1, xid), fault::NO_GROUP, &[])
+            let mut version2 = continued(probe, 2)?;
+            let xid = version2.probe.xid();
+            version2.faulted(&next(xid, 1, &[0; 8]), (xid, 1, xid), fault::NO_GROUP, &[])
         },
     },
     Check {
@@ -363,10 +363,10 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADPL, with bounds that the value is not in",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS)?;
-            let (xid, payload) = null_payload(&mut second);
+            let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+            let (xid, payload) = null_payload(&mut version2);
             let message = lead(xid, 1, &payload, payload.len() + 100);
-            second.faulted(&message, (xid, 0, xid), fault::PAYLOAD, &[payload.len() as u32 + 100])
+            version2.faulted(&message, (xid, 0, xid), fault::PAYLOAD, &[payload.len() as u32 + 100])
         },
     },
     Check {
@@ -376,11 +376,11 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTERR BADSEQ: the limit, and the count",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS)?;
-            let limit = second.word(characteristic::REQUEST_LIMIT).unwrap_or(1);
-            let (xid, payload) = null_payload(&mut second);
+            let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+            let limit = version2.word(characteristic::REQUEST_LIMIT).unwrap_or(1);
+            let (xid, payload) = null_payload(&mut version2);
             let message = lead(xid, limit + 1, &payload, payload.len());
-            second.faulted(&message, (xid, 0, xid), fault::NUMBER, &[limit, limit + 1])
+            version2.faulted(&message, (xid, 0, xid), fault::NUMBER, &[limit, limit + 1])
         },
     },
     Check {
@@ -454,11 +454,11 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS)?;
-            let xid = second.probe.xid();
+            let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+            let xid = version2.probe.xid();
             let info = none().words(&[1, 8]);
             let payload = Words::default().words(&[xid, 1]).0;
-            second.dropped(&operation(xid, REPLY, kind::RESPONSE, info, &payload))
+            version2.dropped(&operation(xid, REPLY, kind::RESPONSE, info, &payload))
         },
     },
     Check {
@@ -468,13 +468,13 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing for either",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-            let xid = second.probe.xid();
+            let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+            let xid = version2.probe.xid();
             let info = Words::default().words(&[xid, REPLY, 0, 0, fault::NO_GROUP]);
-            second.dropped(&operation(xid, CALL, kind::ERROR, info, &[]))?;
+            version2.dropped(&operation(xid, CALL, kind::ERROR, info, &[]))?;
             // Of the other direction: it is no error of a Reply.
             let info = Words::default().words(&[xid, CALL, 0, 0, fault::NO_GROUP]);
-            second.dropped(&operation(xid, REPLY, kind::ERROR, info, &[]))
+            version2.dropped(&operation(xid, REPLY, kind::ERROR, info, &[]))
         },
     },
     Check {
@@ -484,10 +484,10 @@ pub static CHECKS: &[Check] = &[
         expected: "the peer serves the next one",
         needs: Null,
         run: |probe| {
-            let mut second = continued(probe, 2)?;
-            let (xid, payload) = null_payload(&mut second);
-            second.probe.send(&lead(xid, 2, &payload[..16], 16))?;
-            second.probe.reconnect()?;
+            let mut version2 = continued(probe, 2)?;
+            let (xid, payload) = null_payload(&mut version2);
+            version2.probe.send(&lead(xid, 2, &payload[..16], 16))?;
+            version2.probe.reconnect()?;
             Ok("NULL is answered on a new connection".to_owned())
         },
     },
@@ -554,10 +554,10 @@ pub static CHECKS: &[Check] = &[
         expected: "a Reply, and the octets in the file",
         needs: Files,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS)?;
-            let data = data(second.probe, 3001);
-            let (xid, call) = write_call(second.probe, 3001)?;
-            let segments = sources(second.probe, &data, &[1000]);
+            let mut version2 = Version2Probe::extended(probe, REQUESTS)?;
+            let data = data(version2.probe, 3001);
+            let (xid, call) = write_call(version2.probe, 3001)?;
+            let segments = sources(version2.probe, &data, &[1000]);
             let mut items = Words::default().words(&[1, call.0.len() as u32, 3001, place::EXPLICIT]);
             items = items.words(&[segments.len() as u32]);
             for segment in &segments {
@@ -566,10 +566,10 @@ pub static CHECKS: &[Check] = &[
             }
             let info = request(items, none(), 1, 0, call.0.len());
             let message = operation(xid, CALL, kind::REQUEST, info, &call.0);
-            let whole = second.whole_reply(xid, &message, 0)?;
+            let whole = version2.whole_reply(xid, &message, 0)?;
             ensure(status(&whole.payload) == Some(0), || format!("NFS status {:?}", status(&whole.payload)))?;
-            second.probe.reconnect()?;
-            target_holds(second.probe, &data[..3000])?;
+            version2.probe.reconnect()?;
+            target_holds(version2.probe, &data[..3000])?;
             Ok("3001 octets in 2 segments: written, and read back".to_owned())
         },
     },
@@ -597,13 +597,13 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTRESP with one item: NOITEM",
         needs: Files,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-            let xid = second.probe.xid();
-            let files = files(second.probe)?;
+            let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+            let xid = version2.probe.xid();
+            let files = files(version2.probe)?;
             let call = files.call(xid, number::GETATTR).opaque(&files.file).0;
             let directions = direction(call.len(), 0, &[place::TARGETS]);
             let info = request(none(), directions, 1, 0, call.len());
-            let whole = second.whole_reply(xid, &operation(xid, CALL, kind::REQUEST, info, &call), 0)?;
+            let whole = version2.whole_reply(xid, &operation(xid, CALL, kind::REQUEST, info, &call), 0)?;
             ensure(status(&whole.payload) == Some(0), || "no results".to_owned())?;
             let places: Vec<u32> = whole.items.iter().map(|item| item.place).collect();
             ensure(places == [place::NO_ITEM], || format!("results {places:?}"))?;
@@ -617,14 +617,14 @@ pub static CHECKS: &[Check] = &[
         expected: "XMTRESP with two items, both NOITEM, and the data in the Payload stream",
         needs: Files,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-            let draft = read(second.probe, 0, 1000)?;
+            let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+            let draft = read(version2.probe, 0, 1000)?;
             let (xid, end) = (draft.fixed.xid, draft.payload.len() as u32);
             let set = |begin: u32, end: u32| [begin, end, 1, 0, place::TARGETS];
             let directions = Words::default().words(&[2]).words(&set(0, 8)).words(&set(end, end + 400));
             let info = request(none(), directions, 1, 0, draft.payload.len());
             let call = operation(xid, CALL, kind::REQUEST, info, &draft.payload);
-            let whole = second.whole_reply(xid, &call, 0)?;
+            let whole = version2.whole_reply(xid, &call, 0)?;
             let places: Vec<u32> = whole.items.iter().map(|item| item.place).collect();
             ensure(places == [place::NO_ITEM; 2], || format!("results {places:?}"))?;
             let found = results(&whole.payload)?;
@@ -678,9 +678,9 @@ pub static CHECKS: &[Check] = &[
         expected: "a refusal: it fits nowhere",
         needs: Files,
         run: |probe| {
-            let mut second = SecondProbe::extended(probe, REQUESTS | RESPONSES)?;
-            let (xid, octets) = read_directed(&mut second, FILE_LEN as u32, 0, &[place::TARGETS], 0)?;
-            let seen = second.ask(xid, &octets)?;
+            let mut version2 = Version2Probe::extended(probe, REQUESTS | RESPONSES)?;
+            let (xid, octets) = read_directed(&mut version2, FILE_LEN as u32, 0, &[place::TARGETS], 0)?;
+            let seen = version2.ask(xid, &octets)?;
             // A shorter READ is as good a way out.
             let is_refused = matches!(seen.body, SeenBody::ErrChunk);
             if !is_refused {
@@ -691,7 +691,7 @@ pub static CHECKS: &[Check] = &[
                 let count = super::operation::SeenResponse::of(info).map(|response| response.count);
                 ensure(count == Some(1), || format!("{seen}: {count:?} transmissions"))?;
             }
-            second.ask_null("the same connection")?;
+            version2.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },

@@ -11,8 +11,8 @@ use super::operation::{
     CALL, RECEIVE_SIZE, REPLY, SeenFault, TARGETS, characteristic, fault, initial, kind, operation,
     own_characteristics, place, word_value,
 };
-use super::second_client_checks::{probe_of, speak};
 use super::served::{GRANT, HOLD, ServedClient, is_call};
+use super::version2_client_checks::{probe_of, speak};
 
 /// A target that no group of the size that this side makes has.
 const NO_TARGET: u32 = 4096;
@@ -40,7 +40,7 @@ fn second_call(
     for _ in 0..CALLS_MAX {
         speak(client)?;
         let call = client.call()?;
-        if client.may_be_second() && is_wanted(client, &call) {
+        if client.may_be_version2() && is_wanted(client, &call) {
             return Ok(call);
         }
         client.answer(&call)?;
@@ -86,7 +86,7 @@ fn told(
             let call = client.call()?;
             calls += 1;
             // The first of another connection is for that one.
-            if !client.may_be_second() {
+            if !client.may_be_version2() {
                 client.answer(&call)?;
                 break;
             }
@@ -160,7 +160,7 @@ fn takes(client: &mut ServedClient, receives: u32, change: impl Fn(&mut PlacedRe
                 return Ok(format!("its next Call, after a Reply with {octets} octets in targets"));
             }
             Ok(false) => return not_applicable("no other Call came"),
-            Err(Stop::Fail(why)) if client.may_be_second() => return fail(why),
+            Err(Stop::Fail(why)) if client.may_be_version2() => return fail(why),
             Err(Stop::Fail(why)) => came = why,
             Err(stop) => return Err(stop),
         }
@@ -241,7 +241,7 @@ fn refuses(
         client.send_placed(&mut placed)?;
         match has_taken(client) {
             Ok(_) => return Ok(format!("XMTERR {which}; the right Reply after it is taken")),
-            Err(Stop::Fail(why)) if !client.may_be_second() => came = why,
+            Err(Stop::Fail(why)) if !client.may_be_version2() => came = why,
             Err(stop) => return Err(stop),
         }
     }

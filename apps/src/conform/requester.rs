@@ -9,7 +9,7 @@ use super::probe::Probe;
 use super::report::{CheckText, ConformReport};
 use super::{
     chunk_checks, exposed_checks, file_checks, group_checks, header_checks, private_data_checks,
-    second_checks,
+    version2_checks,
 };
 use crate::failure::CommandFailure;
 use crate::url::Url;
@@ -22,7 +22,7 @@ pub fn checks() -> impl Iterator<Item = &'static Check> {
         chunk_checks::CHECKS,
         file_checks::CHECKS,
         exposed_checks::CHECKS,
-        second_checks::CHECKS,
+        version2_checks::CHECKS,
         group_checks::CHECKS,
     ];
     all.into_iter().flatten()

@@ -7,7 +7,7 @@ use super::client_checks::{self, ClientCheck};
 use super::open::open;
 use super::report::{CheckText, ConformReport};
 use super::served::ServedClient;
-use super::{exposed_client_checks, placed_client_checks, second_client_checks};
+use super::{exposed_client_checks, placed_client_checks, version2_client_checks};
 use crate::failure::CommandFailure;
 use crate::url::{FabricName, Url};
 
@@ -17,7 +17,7 @@ pub fn checks() -> impl Iterator<Item = &'static ClientCheck> {
         client_checks::CHECKS,
         exposed_client_checks::CHECKS,
         placed_client_checks::CHECKS,
-        second_client_checks::CHECKS,
+        version2_client_checks::CHECKS,
         client_checks::ENDING,
     ];
     all.into_iter().flatten()

@@ -114,7 +114,7 @@ impl ServedClient {
 
     /// Whether this connection was accepted as one that may speak version 2.
     #[must_use]
-    pub fn may_be_second(&self) -> bool {
+    pub fn may_be_version2(&self) -> bool {
         self.is_connected && self.features & SPEAKS_SECOND != 0
     }
 

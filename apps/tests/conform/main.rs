@@ -11,4 +11,4 @@ mod flaws;
 mod proxy;
 mod rules_table;
 mod runs;
-mod second_proxy;
+mod version2_proxy;

@@ -164,7 +164,7 @@ struct Load {
     depth: u64,
     pause: Duration,
     is_carried: bool,
-    is_second: bool,
+    is_version2: bool,
     idle: u32,
 }
 
@@ -200,7 +200,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         pause: Duration::ZERO,
         idle: 0,
         is_carried: words.get(3).is_some_and(|kind| kind.ends_with("+carried")),
-        is_second: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
+        is_version2: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
     };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections, so that no connection waits for a slot.
@@ -240,7 +240,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
 
 fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
     let (connections_max, receives_max) = (1 + load.idle, 80 + RECEIVES_IDLE * load.idle);
-    let (protocol, placement) = match load.is_second {
+    let (protocol, placement) = match load.is_version2 {
         true => (ProtocolChoice::Auto, PlacementChoice::Send),
         false => (ProtocolChoice::One, PlacementChoice::Auto),
     };

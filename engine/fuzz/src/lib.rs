@@ -13,9 +13,9 @@ mod iwarp;
 mod nfs;
 mod programs;
 mod proto;
-mod second;
 mod stream;
 mod version2;
+mod version2_machines;
 mod wire;
 
 pub use dump::dump;
@@ -23,9 +23,9 @@ pub use iwarp::iwarp_receive;
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
-pub use second::{requester2, responder2};
 pub use stream::record_marking;
 pub use version2::{reliable_reply, rpcrdma2_message};
+pub use version2_machines::{requester2, responder2};
 pub use wire::{cm_private_data, rpc_header, rpcrdma_header, xdr_reader};
 
 /// A target: it takes any octets, and returns.

@@ -41,10 +41,10 @@ use stag_wire::xdr::Overflow;
 mod interruption;
 mod pulling;
 mod received;
-mod second;
 mod short;
 #[cfg(test)]
 mod tests;
+mod version2;
 
 use crate::credits::Window;
 pub use crate::offer::Violation;
@@ -57,8 +57,8 @@ use received::Writes;
 pub use received::{
     AnsweredCall, CallFailure, DroppedReply, EndedCall, ReplyPayload, RequesterMisuse, RequesterReceived,
 };
-pub use second::{GroupCall, LoneReply, LoneRequest, Requester2, RequesterEvent2};
 pub use short::ShortReply;
+pub use version2::{GroupCall, LoneReply, LoneRequest, Requester2, RequesterEvent2};
 
 /// How a [`Requester`] is made.
 #[derive(Clone, Copy, Debug)]

@@ -28,9 +28,9 @@
 mod at_once;
 mod call;
 mod exposing;
-mod second;
 #[cfg(test)]
 mod tests;
+mod version2;
 
 use stag_wire::rpcrdma::{
     Answer, Direction, ERR_VERS_LEN, Emitter, Fixed, HEADER_LEN_MIN, Header, HeaderError, HeaderLists,
@@ -49,7 +49,7 @@ use at_once::emit_written;
 use call::Chunks;
 pub use call::{CallPayload, ReceivedCall};
 pub use exposing::ExposedForm;
-pub use second::{GroupPlan, GroupReply, LoneAnswer, LoneCall, Responder2, ResponderEvent2, is_second};
+pub use version2::{GroupPlan, GroupReply, LoneAnswer, LoneCall, Responder2, ResponderEvent2, is_version2};
 
 /// Octets that a header of version 2 has more than one of version 1 with the same lists: the direction.
 const DIRECTION_LEN: u32 = 4;
@@ -144,7 +144,7 @@ pub enum DroppedCall {
     /// It came after [`Responder::handle_disconnect`]: there is no peer to answer.
     Disconnected,
     /// A message of version 2 that is in error, and is not answered.
-    Second(Error2),
+    Version2(Error2),
 }
 
 /// The peer breaks the rules in a way that nothing but the end of the connection can repair.
@@ -211,7 +211,7 @@ enum Lists {
     /// In the Call's message.
     Message(Layout),
     /// In the Call's message, which is of version 2. It took these credits beside the first.
-    Second {
+    Version2 {
         /// One for each further transmission.
         more_credits: u32,
     },
@@ -246,7 +246,7 @@ pub struct Responder {
     calls: u32,
     connected: bool,
     /// Octets of the longest Reply of version 2 that goes inline.
-    second_threshold: u32,
+    version2_threshold: u32,
 }
 
 impl Responder {
@@ -277,7 +277,7 @@ impl Responder {
             xids: vec![0; count].into_boxed_slice(),
             calls: 0,
             connected: true,
-            second_threshold: rpcrdma2::INLINE_THRESHOLD_DEFAULT,
+            version2_threshold: rpcrdma2::INLINE_THRESHOLD_DEFAULT,
         }
     }
 
@@ -477,7 +477,7 @@ impl Responder {
                 let stream = message.get(header.layout().header_len()..)?;
                 (payload(&header, stream), Chunks::Lists(header))
             }
-            Lists::Second { .. } => return Responder::second_call(id, slot.xid, message),
+            Lists::Version2 { .. } => return Responder::version2_call(id, slot.xid, message),
         };
         Some(ReceivedCall { id, xid: slot.xid, payload, chunks })
     }
@@ -540,12 +540,12 @@ impl Responder {
                 (Header::with_layout(message, layout).ok_or(ReplyError::Stale)?.lists(), 0)
             }
             Lists::Absent | Lists::Single(_) => (HeaderLists::default(), 0),
-            Lists::Second { .. } => {
-                (Responder::second_parts(message).ok_or(ReplyError::Stale)?.1, DIRECTION_LEN)
+            Lists::Version2 { .. } => {
+                (Responder::version2_parts(message).ok_or(ReplyError::Stale)?.1, DIRECTION_LEN)
             }
         };
         let header_len = repeated_len(&lists, items)? + more_len;
-        let threshold = if more_len == 0 { self.parameters.reply_threshold } else { self.second_threshold };
+        let threshold = if more_len == 0 { self.parameters.reply_threshold } else { self.version2_threshold };
         if header_len > threshold {
             return Err(ReplyError::Header);
         }
@@ -592,7 +592,7 @@ impl Responder {
                 let header = Header::with_layout(message, layout).ok_or(ReplyError::Stale)?;
                 emit_repeated(&header, items, form, self.grant.renew(false), out)
             }
-            Lists::Second { .. } => self.emit_second((xid, message), items, form, out),
+            Lists::Version2 { .. } => self.emit_version2((xid, message), items, form, out),
         };
         let header_len =
             header_len.expect("`out` holds the header, and the chunks hold the items, as planned");
@@ -605,7 +605,7 @@ impl Responder {
         let slot = self.slot(id)?;
         let xid = slot.xid;
         // BAD_HEADER of version 2 is laid out as ERR_CHUNK, and has its number.
-        let version = if matches!(slot.lists, Lists::Second { .. }) { rpcrdma2::VERSION } else { VERSION };
+        let version = if matches!(slot.lists, Lists::Version2 { .. }) { rpcrdma2::VERSION } else { VERSION };
         let reply = error_reply(xid, version, self.grant.renew(false), why);
         let _ = self.release(id);
         Some(reply)
@@ -658,7 +658,7 @@ impl Responder {
         slot.state = State::Free;
         let place = slot.place as usize;
         let invalidate = slot.invalidate;
-        let more_credits = if let Lists::Second { more_credits } = slot.lists { more_credits } else { 0 };
+        let more_credits = if let Lists::Version2 { more_credits } = slot.lists { more_credits } else { 0 };
         // The last Call takes its place.
         let last = self.calls as usize - 1;
         let moved = self.order[last];

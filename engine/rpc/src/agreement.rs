@@ -43,11 +43,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// The private data to accept with: `exposed_replies` may be exposed at once, and the connection may speak version 2 if
-    /// `is_second`.
-    pub(crate) fn private_data_to_accept(&self, exposed_replies: u16, is_second: bool) -> OwnPrivateData {
+    /// `is_version2`.
+    pub(crate) fn private_data_to_accept(&self, exposed_replies: u16, is_version2: bool) -> OwnPrivateData {
         let exposes = ReliableReply { pulls: false, exposes: true, done_receives: exposed_replies };
         let exposes = Some(&exposes).filter(|_| exposed_replies > 0);
-        concatenate(&self.settings(), exposes, is_second && self.has_room_for_block())
+        concatenate(&self.settings(), exposes, is_version2 && self.has_room_for_block())
     }
 
     /// What was agreed on with the server whose private data these are.

@@ -238,8 +238,8 @@ impl EngineConfig {
     /// (`queue_pair_len` of each) and the buffers of the pools.
     #[must_use]
     pub fn connection_len(&self) -> usize {
-        let second = if self.speaks_version_2() { version2::ServerVersion2::footprint(self) } else { 0 };
-        Connection::footprint(self) + second
+        let version2 = if self.speaks_version_2() { version2::ServerVersion2::footprint(self) } else { 0 };
+        Connection::footprint(self) + version2
     }
 
     /// Octets of heap that each Call in process may take beside that, with chunks. There are at most

@@ -99,7 +99,7 @@ impl Connection {
             // Inside: a connection with the client half alone pays nothing for it.
             let (mut is_reply, mut message) = (false, message);
             if self.is_special || invalidated.is_some() {
-                if self.serving.as_ref().is_some_and(|serving| serving.second.is_some()) {
+                if self.serving.as_ref().is_some_and(|serving| serving.version2.is_some()) {
                     if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed)
                     {
                         self.close(core, reason);
@@ -123,7 +123,7 @@ impl Connection {
                 _ => self.receive_reply(core, message, invalidated, exposed),
             }
         } else if let Some(calling) = &mut self.calling {
-            if self.is_special && calling.second.is_some() {
+            if self.is_special && calling.version2.is_some() {
                 if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed) {
                     self.close(core, reason);
                 }

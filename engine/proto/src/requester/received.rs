@@ -98,7 +98,7 @@ pub enum DroppedReply {
     /// No Call in flight has this xid: it was answered already, or never sent (8166-X-10).
     UnknownXid(u32),
     /// A message of version 2 that is in error.
-    Second(Error2),
+    Version2(Error2),
 }
 
 /// Why a Call failed.

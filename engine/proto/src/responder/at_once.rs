@@ -105,7 +105,7 @@ impl Responder {
     pub fn single(&self, id: ResponderCallId) -> Option<SingleChunk> {
         match self.slot(id)?.lists {
             Lists::Single(chunk) => Some(chunk),
-            Lists::Absent | Lists::Message(_) | Lists::Second { .. } => None,
+            Lists::Absent | Lists::Message(_) | Lists::Version2 { .. } => None,
         }
     }
 

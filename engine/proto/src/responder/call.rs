@@ -27,7 +27,7 @@ pub(super) enum Chunks<'m> {
     /// Any lists.
     Lists(Header<'m>),
     /// Those of a message of version 2.
-    Second(HeaderLists<'m>),
+    Version2(HeaderLists<'m>),
 }
 
 /// Where the Payload stream of a Call is.
@@ -62,7 +62,7 @@ impl<'m> ReceivedCall<'m> {
     pub fn single(&self) -> Option<SingleChunk> {
         match self.chunks {
             Chunks::Single(chunk, _) => Some(chunk),
-            Chunks::None | Chunks::Lists(_) | Chunks::Second(_) => None,
+            Chunks::None | Chunks::Lists(_) | Chunks::Version2(_) => None,
         }
     }
 
@@ -73,7 +73,7 @@ impl<'m> ReceivedCall<'m> {
         match self.chunks {
             Chunks::None | Chunks::Single(SingleChunk::Read(_), _) => Some(HEADER_LEN_MIN),
             Chunks::Single(SingleChunk::Write(_), _) => Some(SINGLE_LEN),
-            Chunks::Lists(_) | Chunks::Second(_) => None,
+            Chunks::Lists(_) | Chunks::Version2(_) => None,
         }
     }
 
@@ -97,7 +97,7 @@ impl<'m> ReceivedCall<'m> {
         match self.chunks {
             Chunks::None | Chunks::Single(SingleChunk::Write(_), _) => 0,
             Chunks::Single(SingleChunk::Read(_), _) => 1,
-            Chunks::Lists(_) | Chunks::Second(_) => self.read_chunks().count(),
+            Chunks::Lists(_) | Chunks::Version2(_) => self.read_chunks().count(),
         }
     }
 
@@ -122,7 +122,7 @@ impl<'m> ReceivedCall<'m> {
         match self.chunks {
             Chunks::Single(SingleChunk::Write(segment), _) if item == 0 => Some(segment.length.into()),
             Chunks::None | Chunks::Single(..) => None,
-            Chunks::Lists(_) | Chunks::Second(_) => self.write_chunk(item).map(|chunk| chunk.total_len()),
+            Chunks::Lists(_) | Chunks::Version2(_) => self.write_chunk(item).map(|chunk| chunk.total_len()),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'m> ReceivedCall<'m> {
     pub fn reply_chunk(&self) -> Option<WriteChunk<'m>> {
         match self.chunks {
             Chunks::Lists(header) => header.reply_chunk(),
-            Chunks::Second(lists) => lists.reply_chunk(),
+            Chunks::Version2(lists) => lists.reply_chunk(),
             Chunks::None | Chunks::Single(..) => None,
         }
     }
@@ -143,7 +143,7 @@ impl<'m> ReceivedCall<'m> {
             Chunks::Lists(header) => header.read_list(),
             Chunks::None => HeaderLists::default().read_list(),
             Chunks::Single(chunk, message) => single_header(chunk, message).read_list(),
-            Chunks::Second(lists) => lists.read_list(),
+            Chunks::Version2(lists) => lists.read_list(),
         }
     }
 
@@ -153,7 +153,7 @@ impl<'m> ReceivedCall<'m> {
             Chunks::Lists(header) => header.write_list(),
             Chunks::None => HeaderLists::default().write_list(),
             Chunks::Single(chunk, message) => single_header(chunk, message).write_list(),
-            Chunks::Second(lists) => lists.write_list(),
+            Chunks::Version2(lists) => lists.write_list(),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Responder {
                 repeated_len(&header.lists(), items)?
             }
             // Reliable reply is for version 1 (RR-P-6).
-            Lists::Second { .. } => {
+            Lists::Version2 { .. } => {
                 return Err(ReplyError::NoReplyChunk);
             }
         };

@@ -10,7 +10,7 @@ use stag_proto::requester::{
     self, CallFailure, ChunkLists, ExposedMemory, GroupCall, Requester, Requester2, RequesterEvent2,
     RequesterReceived, Shape,
 };
-use stag_proto::responder::{self, GroupReply, Responder, Responder2, ResponderEvent2, is_second};
+use stag_proto::responder::{self, GroupReply, Responder, Responder2, ResponderEvent2, is_version2};
 use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::{
@@ -239,7 +239,7 @@ impl Pair {
 
     pub(crate) fn server_takes(&mut self) {
         let Some(message) = self.to_server.pop_front() else { return };
-        assert!(is_second(&message) && message.len() as u32 <= self.layout.len());
+        assert!(is_version2(&message) && message.len() as u32 <= self.layout.len());
         assert!(self.responder.grant().receives() > 0, "a Receive for each message");
         let lead = self.kept_by_server.first().map(|(lead, ..)| lead.clone());
         let (event, broken) = self.responder2.handle_receive(&mut self.responder, &message, lead.as_deref());

@@ -110,8 +110,8 @@ pub(crate) struct Calling {
     pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
-    /// What version 2 adds, on a connection that speaks it, or is asked whether it does.
-    pub(crate) second: Option<Box<ClientVersion2>>,
+    /// The additions of version 2, on a connection that speaks it, or probes whether its peer does.
+    pub(crate) version2: Option<Box<ClientVersion2>>,
 }
 
 impl Calling {
@@ -178,7 +178,7 @@ impl Calling {
             heard: Duration::ZERO,
             busy_since: None,
             probing: false,
-            second: None,
+            version2: None,
         }
     }
 

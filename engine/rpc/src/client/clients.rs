@@ -36,7 +36,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn handle_connected(&mut self, id: ConnectionId, parameters: Parameters, private_data: &[u8]) {
         let (len_max, terms) = (self.core.config.pull_len_max, self.pull_terms(private_data));
         let seed = self.next_seed();
-        let second = self.second_of(id, parameters, private_data);
+        let version2 = self.version2_of(id, parameters, private_data);
         let Some(found) = find(&mut self.connections, id) else { return };
         let Some(session) = found.session.as_deref_mut() else {
             self.core.fault(id, "a client's connection without a session");
@@ -45,19 +45,19 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let connection = session.name;
         // From now on it counts whether anything is heard.
         found.opened = self.core.now;
-        if let Some(second) = second {
+        if let Some(version2) = version2 {
             let calling = match found.calling.take().filter(|_| session.lost.is_some()) {
                 Some(mut calling) => {
                     calling.requester.handle_reconnect(parameters);
                     calling.heard = self.core.now;
-                    calling.begin_probe(second);
+                    calling.begin_probe(version2);
                     calling
                 }
                 None => {
                     let policy = session.policy;
                     let mut calling = Calling::new(&self.core.config, parameters, seed, connection, policy);
                     calling.heard = self.core.now;
-                    calling.begin_probe(second);
+                    calling.begin_probe(version2);
                     calling
                 }
             };

@@ -221,7 +221,7 @@ impl Calling {
         let reply_header_len = if is_write { SINGLE.header_len } else { PLAIN.header_len };
         let reply_len = making.reply_payload_len_max().saturating_add(reply_header_len);
         if reply_len > self.requester.parameters().reply_threshold || self.exposed >= self.exposures_max {
-            return if self.second.is_some() {
+            return if self.version2.is_some() {
                 self.make_lone(core, making, chunks, encode)
             } else {
                 Ok(false)
@@ -385,8 +385,8 @@ impl Calling {
         is_plain: bool,
     ) -> Result<(), CallRefused> {
         let Making { call, id, .. } = *making;
-        if let Some(second) = &self.second {
-            send.set_len(send.capacity().min(second.call_len_max() as usize));
+        if let Some(version2) = &self.version2 {
+            send.set_len(send.capacity().min(version2.call_len_max() as usize));
         }
         if chunks.read.len() > CLIENT_SEGMENTS_MAX || chunks.write.len() > CLIENT_SEGMENTS_MAX {
             return Err(CallRefused::TooManySegments);
@@ -430,7 +430,7 @@ impl Calling {
         if items != reduced {
             return Err(CallRefused::NotReduced { items, reduced });
         }
-        if self.second.is_some() {
+        if self.version2.is_some() {
             let payload = match &long {
                 None => &send[form.header_len as usize..][..payload_len],
                 Some(buf) => &buf[..],

@@ -153,7 +153,7 @@ impl Calling {
     #[cold]
     pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
         let mut count = 0;
-        if self.second.is_some() && !self.post_outbox(core, id) {
+        if self.version2.is_some() && !self.post_outbox(core, id) {
             return 0;
         }
         if self.pulls_waiting > 0 {

@@ -95,15 +95,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.credits.open(share.account(), owner(Some(peer)), weight);
         let mut serving = Serving::new(&config, parameters, share);
         self.offer_version2(&mut connection, &mut serving, private_data);
-        let is_second = serving.second.is_some();
+        let is_version2 = serving.version2.is_some();
         self.core.serving_count += 1;
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
-        let exposes = posted && !is_second && self.may_expose_to(private_data);
+        let exposes = posted && !is_version2 && self.may_expose_to(private_data);
         let exposed_replies = if exposes { serving.expose_replies(&mut self.core, id) } else { 0 };
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
-        let own = self.private_data_to_accept(exposed_replies, is_second);
+        let own = self.private_data_to_accept(exposed_replies, is_version2);
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {

@@ -7,7 +7,7 @@ use stag_fabric::Provider;
 use stag_memory::{Buf, Shared};
 use stag_proto::directions::{ResultItem, ResultPlace};
 use stag_proto::responder::{
-    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId, is_second,
+    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId, is_version2,
 };
 use stag_proto::span::Cursor;
 use stag_wire::rpc::CallHeader;
@@ -77,15 +77,15 @@ impl Serving {
     /// Whether this is the first message of a Call that came as a group.
     #[inline]
     pub(crate) fn is_group(&self, message: &[u8]) -> bool {
-        self.second.is_some() && operation(message).is_some()
+        self.version2.is_some() && operation(message).is_some()
     }
 
     /// What there is for the results of a Call that came as a group; `None` of any other.
     pub(crate) fn group_room(&self, message: &[u8]) -> Option<GroupRoom> {
-        let second = self.second.as_ref()?;
+        let version2 = self.version2.as_ref()?;
         let OptionalOperation::Request(request) = operation(message)? else { return None };
-        let layout = &second.peer_layout;
-        let limit = request.response_receives.saturating_add(1).min(second.own.response_limit);
+        let layout = &version2.peer_layout;
+        let limit = request.response_receives.saturating_add(1).min(version2.own.response_limit);
         let targets = layout.targets().saturating_mul(limit).min(stag_proto::layout::TARGETS_MAX);
         let in_targets: u64 =
             (0..targets).filter_map(|number| layout.target(number)).map(|target| u64::from(target.len)).sum();
@@ -187,8 +187,8 @@ impl Serving {
 
     /// What there is for the Reply to a Call of version 2 that came as a base message; `None` of any other.
     pub(crate) fn base_room<P>(&self, core: &Core<P>, message: &[u8]) -> Option<BaseRoom> {
-        let second = self.second.as_ref().filter(|_| is_second(message) && !self.is_group(message))?;
-        let send_len_max = second.peer_layout.len() as usize;
+        let version2 = self.version2.as_ref().filter(|_| is_version2(message) && !self.is_group(message))?;
+        let send_len_max = version2.peer_layout.len() as usize;
         Some(BaseRoom { inline_len_max: send_len_max.min(core.pools.messages.unit_len()), send_len_max })
     }
 
@@ -201,9 +201,9 @@ impl Serving {
         message: &[u8],
         procedure: &Procedure,
     ) -> Option<ReplyError> {
-        let second = self.second.as_mut().filter(|_| is_second(message))?;
-        let (layout, least) = (second.peer_layout, least_reply_len(procedure));
-        second.responder2.check_room(&self.responder, call.id, message, &layout, least).err()
+        let version2 = self.version2.as_mut().filter(|_| is_version2(message))?;
+        let (layout, least) = (version2.peer_layout, least_reply_len(procedure));
+        version2.responder2.check_room(&self.responder, call.id, message, &layout, least).err()
     }
 
     /// As [`Serving::conclude`], for a Call of version 2 that came as a base message.
@@ -276,8 +276,8 @@ impl Serving {
             let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
             return self.refuse(core, id, call, why).map(|_| ());
         }
-        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
-        second.unsent.push(UnsentReply { call, draft, since });
+        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
+        version2.unsent.push(UnsentReply { call, draft, since });
         self.wait(call);
         Ok(())
     }
@@ -292,7 +292,7 @@ impl Serving {
         mut draft: Box<Draft>,
         since: Duration,
     ) -> Result<(), CloseReason> {
-        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
+        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
         let item = draft.items.first().filter(|item| item.reduced).copied();
         let displacement = draft.splice;
         let source = result_source(message);
@@ -300,9 +300,9 @@ impl Serving {
             item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
         let padded_len = item.map_or(0, |item| padded(item.len));
         let stream_len = draft.payload_len as u32 + padded_len as u32;
-        let layout = second.peer_layout;
+        let layout = version2.peer_layout;
         let reply = GroupReply { results: &results, stream_len, layout: &layout };
-        let plan = match second.responder2.plan_group(&self.responder, call, message, &reply) {
+        let plan = match version2.responder2.plan_group(&self.responder, call, message, &reply) {
             Ok(plan) => plan,
             Err(error) => {
                 core.put_draft(draft);
@@ -327,13 +327,13 @@ impl Serving {
             return Err(fault("a Reply is not as long as it was planned"));
         }
         self.replenish(core, id);
-        let Some(second) = &mut self.second else { return Err(fault("a Reply of another version")) };
+        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
         let is_in_targets = plan.placed.iter().any(|entry| entry.place == ResultPlace::Targets);
         for (sent, out) in cut.transmissions().zip(&mut sends) {
             let responder = &mut self.responder;
             let emitted = match sent.number {
-                0 => second.responder2.emit_lead(responder, call, message, &reply, &plan, out).ok(),
-                _ => second.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
+                0 => version2.responder2.emit_lead(responder, call, message, &reply, &plan, out).ok(),
+                _ => version2.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
             };
             let Some(at) = emitted else {
                 core.gathered = payload;
@@ -382,8 +382,10 @@ impl Serving {
 
     /// A Call of version 2 was run: if its Reply waits for memory, it is kept until it is sent.
     pub(crate) fn keep_unsent(&mut self, call: ResponderCallId, message: Buf) {
-        let is_unsent =
-            self.second.as_ref().is_some_and(|second| second.unsent.iter().any(|unsent| unsent.call == call));
+        let is_unsent = self
+            .version2
+            .as_ref()
+            .is_some_and(|version2| version2.unsent.iter().any(|unsent| unsent.call == call));
         if is_unsent {
             let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
             self.keep(call, xid, Stage::Unsent { message });
@@ -397,9 +399,11 @@ impl Serving {
         id: ConnectionId,
         call: ResponderCallId,
     ) -> Result<bool, CloseReason> {
-        let Some(second) = &mut self.second else { return Ok(false) };
-        let Some(at) = second.unsent.iter().position(|unsent| unsent.call == call) else { return Ok(false) };
-        let UnsentReply { draft, since, .. } = second.unsent.swap_remove(at);
+        let Some(version2) = &mut self.version2 else { return Ok(false) };
+        let Some(at) = version2.unsent.iter().position(|unsent| unsent.call == call) else {
+            return Ok(false);
+        };
+        let UnsentReply { draft, since, .. } = version2.unsent.swap_remove(at);
         let Some(pending) = self.release_slot(call) else {
             core.put_draft(draft);
             return Err(fault("a Reply waits for a Call that is in no slot"));

@@ -12,7 +12,7 @@ use stag_proto::placement::ItemSpan;
 use stag_proto::requester::{
     self, CallFailure, ExposedMemory, ReplyPayload, Requester2, RequesterEvent2, RequesterReceived,
 };
-use stag_proto::responder::is_second;
+use stag_proto::responder::is_version2;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
@@ -195,10 +195,10 @@ impl Calling {
     /// Posts Receives until there are as many as version 2 may need. It does nothing for version 1.
     #[cold]
     pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let Some(second) = &mut self.second else { return };
-        while self.receives_posted < second.receives_max {
-            let is_needed = self.receives_posted <= second.promised + SPARE_RECEIVES;
-            if !second.receives.post(core, id, is_needed) {
+        let Some(version2) = &mut self.version2 else { return };
+        while self.receives_posted < version2.receives_max {
+            let is_needed = self.receives_posted <= version2.promised + SPARE_RECEIVES;
+            if !version2.receives.post(core, id, is_needed) {
                 return;
             }
             self.receives_posted += 1;
@@ -214,8 +214,8 @@ impl Calling {
         transmissions: u32,
     ) -> bool {
         self.post_divided(core, id);
-        let Some(second) = &self.second else { return true };
-        self.receives_posted >= second.promised + transmissions
+        let Some(version2) = &self.version2 else { return true };
+        self.receives_posted >= version2.promised + transmissions
     }
 
     /// Takes in a message on a connection that speaks version 2, or was asked whether it does. `Err`: the connection has to end.
@@ -230,16 +230,16 @@ impl Calling {
         self.heard = core.now;
         self.receives_posted -= 1;
         core.statistics.remote_invalidations += u64::from(invalidated.is_some());
-        let Some(second) = &mut self.second else { return Err("a message of another version") };
-        let mut arrived = second.receives.arrive(core, id, head);
-        if !is_second(&arrived.octets) {
-            second.receives.reuse(arrived.targets.take());
+        let Some(version2) = &mut self.version2 else { return Err("a message of another version") };
+        let mut arrived = version2.receives.arrive(core, id, head);
+        if !is_version2(&arrived.octets) {
+            version2.receives.reuse(arrived.targets.take());
             return self.receive_first(core, id, &arrived.octets);
         }
         if !arrived.put_together(core) {
             return Err("it sent a long message, and there is no memory to put it together");
         }
-        let ClientVersion2 { requester2, parts, peer, .. } = &mut **second;
+        let ClientVersion2 { requester2, parts, peer, .. } = &mut **version2;
         let lead = parts.first().map(|part| &part.message.octets[..]);
         let message = (&arrived.octets[..], arrived.behind);
         let handle = invalidated.map(|handle| handle.0);
@@ -299,10 +299,10 @@ impl Calling {
                 _ => Answered::Ignored,
             },
         };
-        let unused = second.requester2.take_unused();
-        second.promised = second.promised.saturating_sub(unused);
+        let unused = version2.requester2.take_unused();
+        version2.promised = version2.promised.saturating_sub(unused);
         if let Some(small) = broken {
-            second.drop_parts();
+            version2.drop_parts();
             self.send_small(core, id, &small);
         }
         self.take_answered(core, id, answered, arrived, invalidated, exposed)
@@ -317,7 +317,7 @@ impl Calling {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Result<(), &'static str> {
-        let Some(second) = &mut self.second else {
+        let Some(version2) = &mut self.version2 else {
             core.fault(id, "a message of another version");
             return Ok(());
         };
@@ -331,10 +331,10 @@ impl Calling {
                 | Answered::Told
                 | Answered::Ignored
         );
-        second.promised = second.promised.saturating_sub(u32::from(is_reply));
+        version2.promised = version2.promised.saturating_sub(u32::from(is_reply));
         let result = match answered {
             Answered::Reply { call, memory, ending } => {
-                second.receives.reuse(arrived.targets);
+                version2.receives.reuse(arrived.targets);
                 self.end_answered(core, call, ending);
                 let slot = &mut self.slots[call.index()];
                 slot.message = Some(arrived.octets);
@@ -344,10 +344,10 @@ impl Calling {
                 self.note_probe_answered(core, id)
             }
             Answered::Failed { call, memory, error } => {
-                second.receives.reuse(arrived.targets);
-                second.drop_closed_parts(false);
-                if let (CallError::TransportVersion { low, high }, false) = (error, second.is_agreed()) {
-                    second.probe.handle_err_vers(low, high);
+                version2.receives.reuse(arrived.targets);
+                version2.drop_closed_parts(false);
+                if let (CallError::TransportVersion { low, high }, false) = (error, version2.is_agreed()) {
+                    version2.probe.handle_err_vers(low, high);
                 }
                 self.end_answered(core, call, Ending::Failed(error));
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
@@ -355,34 +355,34 @@ impl Calling {
                 Ok(())
             }
             Answered::Late { call, memory } => {
-                second.receives.reuse(arrived.targets);
-                second.drop_closed_parts(false);
+                version2.receives.reuse(arrived.targets);
+                version2.drop_closed_parts(false);
                 self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 self.settle(core, id, call, memory);
                 Ok(())
             }
             Answered::Dropped | Answered::Ignored => {
                 core.statistics.messages_discarded += 1;
-                second.receives.reuse(arrived.targets);
-                second.drop_closed_parts(false);
+                version2.receives.reuse(arrived.targets);
+                version2.drop_closed_parts(false);
                 Ok(())
             }
             Answered::Misused => {
-                second.receives.reuse(arrived.targets);
+                version2.receives.reuse(arrived.targets);
                 return Err(self.misused(invalidated, exposed));
             }
             Answered::Part { is_first, header_len, payload_len } => {
                 if is_first {
-                    second.drop_closed_parts(true);
+                    version2.drop_closed_parts(true);
                 }
-                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
                 Ok(())
             }
             Answered::Whole { is_first, call, memory, header_len, payload_len } => {
                 if is_first {
-                    second.drop_closed_parts(true);
+                    version2.drop_closed_parts(true);
                 }
-                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
                 let taken = self.take_whole_reply(core, call);
                 let ending = taken.map_or(Ending::Failed(CallError::BadReply), Ending::Inline);
                 self.end_answered(core, call, ending);
@@ -392,21 +392,21 @@ impl Calling {
                 Ok(())
             }
             Answered::Fault(small) => {
-                second.receives.reuse(arrived.targets.take());
-                second.drop_parts();
+                version2.receives.reuse(arrived.targets.take());
+                version2.drop_parts();
                 self.send_small(core, id, &small);
                 Ok(())
             }
             Answered::Refused(small) => {
-                second.receives.reuse(arrived.targets.take());
+                version2.receives.reuse(arrived.targets.take());
                 self.send_small(core, id, &small);
                 Ok(())
             }
             Answered::Told => {
-                second.has_characteristics = true;
-                second.peer_layout = second.peer.layout(second.own.send_len_max);
-                second.peer_run = second.peer_layout.run();
-                second.receives.reuse(arrived.targets);
+                version2.has_characteristics = true;
+                version2.peer_layout = version2.peer.layout(version2.own.send_len_max);
+                version2.peer_run = version2.peer_layout.run();
+                version2.receives.reuse(arrived.targets);
                 Ok(())
             }
         };
@@ -417,7 +417,7 @@ impl Calling {
     /// Puts the results of a Reply that is whole where its Call wants them, and its RPC message into the slot. Returns where that
     /// starts there. `None`: the results have no room, or there is no memory for the message.
     fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::RequesterCallId) -> Option<u32> {
-        let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.second.as_mut()?;
+        let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.version2.as_mut()?;
         let slot = &mut self.slots[call.index()];
         (slot.chunk_lens, slot.displacement) = ([0; CLIENT_SEGMENTS_MAX], None);
         core.statistics.groups_received += 1;
@@ -481,21 +481,21 @@ impl Calling {
 
     /// Sends a message, or leaves it in the outbox until there is room. `false`: there is no memory for it.
     fn send_octets<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, octets: &[u8]) -> bool {
-        let (Some(second), Some(mut buf)) = (&mut self.second, core.pools.messages.take()) else {
+        let (Some(version2), Some(mut buf)) = (&mut self.version2, core.pools.messages.take()) else {
             return false;
         };
         buf.set_len(octets.len());
         buf.copy_from_slice(octets);
         // Nothing goes between the Sends of a group.
-        if !second.outbox.is_empty() {
-            second.outbox.push_back(buf);
+        if !version2.outbox.is_empty() {
+            version2.outbox.push_back(buf);
             return true;
         }
         let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
         if let Err(refused) = core.provider.post_send(id, request)
             && refused.error == PostError::Full
         {
-            second.outbox.push_back(refused.request.buf);
+            version2.outbox.push_back(refused.request.buf);
             self.unsent += 1;
             core.ready.touch_late(id);
         }
@@ -509,11 +509,11 @@ impl Calling {
         id: ConnectionId,
         octets: &[u8],
     ) -> Result<(), &'static str> {
-        let Some(second) = &mut self.second else {
+        let Some(version2) = &mut self.version2 else {
             core.fault(id, "a message of another version");
             return Ok(());
         };
-        if second.is_agreed() {
+        if version2.is_agreed() {
             return Err("it answered in another version than it was called in (V2-5.3-a)");
         }
         let RequesterReceived::Failed { call, failure: CallFailure::Version { low, high }, memory } =
@@ -521,8 +521,8 @@ impl Calling {
         else {
             return Err("it answered in another version than it was called in (V2-5.3-a)");
         };
-        second.promised = second.promised.saturating_sub(1);
-        second.probe.handle_err_vers(low, high);
+        version2.promised = version2.promised.saturating_sub(1);
+        version2.probe.handle_err_vers(low, high);
         self.end_answered(core, call, Ending::Failed(CallError::TransportVersion { low, high }));
         self.settle(core, id, call, memory);
         Ok(())
@@ -534,14 +534,16 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
     ) -> Result<(), &'static str> {
-        let Some(second) = self.second.as_mut().filter(|second| !second.is_agreed()) else { return Ok(()) };
-        second.probe.handle_answer();
+        let Some(version2) = self.version2.as_mut().filter(|version2| !version2.is_agreed()) else {
+            return Ok(());
+        };
+        version2.probe.handle_answer();
         let mut out = [0; INITIAL_LEN_MAX];
         let credits = self.requester.window().requested();
-        if let Ok(len) = second.own.emit_initial(credits, &mut out) {
+        if let Ok(len) = version2.own.emit_initial(credits, &mut out) {
             let has_told = self.send_octets(core, id, &out[..len]);
-            if let Some(second) = &mut self.second {
-                second.has_told = has_told;
+            if let Some(version2) = &mut self.version2 {
+                version2.has_told = has_told;
             }
         }
         Ok(())
@@ -549,17 +551,17 @@ impl Calling {
 
     /// A Call was not sent, and will be abandoned: its Receives are not promised any more.
     pub(crate) fn forget_version2(&mut self, call: requester::RequesterCallId) {
-        let Some(second) = &mut self.second else { return };
-        second.requester2.handle_over(&mut self.requester, call);
-        let unused = 1 + second.requester2.take_unused();
-        second.promised = second.promised.saturating_sub(unused);
+        let Some(version2) = &mut self.version2 else { return };
+        version2.requester2.handle_over(&mut self.requester, call);
+        let unused = 1 + version2.requester2.take_unused();
+        version2.promised = version2.promised.saturating_sub(unused);
     }
 
     /// The connection is gone: what version 2 had of it is over. To be said before the Requester is told.
     pub(crate) fn end_version2(&mut self) {
-        if let Some(mut second) = self.second.take() {
-            second.requester2.handle_disconnect(&mut self.requester);
-            self.unsent = self.unsent.saturating_sub(u32::from(!second.outbox.is_empty()));
+        if let Some(mut version2) = self.version2.take() {
+            version2.requester2.handle_disconnect(&mut self.requester);
+            self.unsent = self.unsent.saturating_sub(u32::from(!version2.outbox.is_empty()));
             // The server that is found next may not speak version 2 any more.
             self.receive_as_version1();
         }

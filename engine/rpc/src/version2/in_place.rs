@@ -60,11 +60,13 @@ impl Serving {
     ) -> Taken {
         let ScatteredMessage { octets, space: Some(space), pieces, .. } = message else { return Taken::No };
         // The first Call is a probe, which is answered with more than a Reply.
-        let Some(second) = self.second.as_deref().filter(|second| second.has_told) else { return Taken::No };
-        let Some(call) = second.responder2.peek_lone(octets) else { return Taken::No };
+        let Some(version2) = self.version2.as_deref().filter(|version2| version2.has_told) else {
+            return Taken::No;
+        };
+        let Some(call) = version2.responder2.peek_lone(octets) else { return Taken::No };
         // Octets of a Send that the client takes: a longer Reply than fits here goes in one from elsewhere.
-        let send_len_max = second.peer_layout.len() as usize;
-        let targets = match (call.is_directed, second.peer_run) {
+        let send_len_max = version2.peer_layout.len() as usize;
+        let targets = match (call.is_directed, version2.peer_run) {
             (false, _) => None,
             (true, Some(run)) => Some(run),
             (true, None) => return Taken::No,
@@ -170,10 +172,10 @@ impl Serving {
         // It counts as a group, not as a short message.
         state.statistics.messages_short -= u64::from(call.is_transmission);
         let limit = self.credit_limit();
-        if let Some(second) = &mut self.second {
+        if let Some(version2) = &mut self.version2 {
             let out = &mut space[..own_len];
             let emitted =
-                second.responder2.answer_lone(&mut self.responder, &call, limit, targets, &answer, out);
+                version2.responder2.answer_lone(&mut self.responder, &call, limit, targets, &answer, out);
             debug_assert_eq!(emitted, Ok(own_len), "the Payload stream is behind the header");
         }
         Taken::AnsweredGathered { len }
@@ -204,23 +206,23 @@ impl Calling {
     ) -> Result<bool, CallRefused> {
         let reply_payload_len_max = making.reply_payload_len_max();
         let shape =
-            self.second.as_deref().and_then(|second| second.lone_shape(chunks, reply_payload_len_max));
+            self.version2.as_deref().and_then(|version2| version2.lone_shape(chunks, reply_payload_len_max));
         let Some(LoneShape { data_len, results }) = shape else { return Ok(false) };
         if !self.provide_receives_for(core, making.id, 1) {
             return Err(CallRefused::NoMemory);
         }
-        let Some(second) = &mut self.second else { return Ok(false) };
+        let Some(version2) = &mut self.version2 else { return Ok(false) };
         let Some(space) = core.provider.gather_space(making.id) else { return Ok(false) };
-        let targets = second.peer_run.map_or(0, |run| run.count_for(data_len));
+        let targets = version2.peer_run.map_or(0, |run| run.count_for(data_len));
         let count = usize::from(data_len > 0);
         let data = (count > 0).then_some((data_len, targets));
         let lone = LoneRequest { data, is_directed: results.is_some() };
         let header_len = lone.header_len();
         // Behind it, up to the data, which goes right behind what is built here.
-        let room_end = match second.peer_run {
+        let room_end = match version2.peer_run {
             Some(run) if count > 0 && run.start as usize > space.len() => return Ok(false),
             Some(run) if count > 0 => run.start as usize,
-            _ => space.len().min(second.call_len_max() as usize),
+            _ => space.len().min(version2.call_len_max() as usize),
         };
         let Some(body) = space.get_mut(header_len..room_end) else { return Ok(false) };
         let mut writer = Writer::new(body);
@@ -235,10 +237,10 @@ impl Calling {
             _ => return Ok(false),
         };
         let (stream, out) = ((displacement, payload_len as u32), &mut space[..header_len]);
-        let emitted = second.requester2.emit_lone(&mut self.requester, making.call, &lone, stream, out);
+        let emitted = version2.requester2.emit_lone(&mut self.requester, making.call, &lone, stream, out);
         debug_assert_eq!(emitted, Ok(header_len), "the Payload stream is behind the header");
         let mut len = header_len + payload_len;
-        second.promised += 1;
+        version2.promised += 1;
         let is_transmission = count > 0 || results.is_some();
         let mut pieces = GatheredPieces::new();
         if count > 0 {
@@ -270,11 +272,13 @@ impl Calling {
     /// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
     #[inline(never)]
     pub(crate) fn complete_lone(&mut self, state: &mut EngineState, octets: &[u8]) -> bool {
-        let Some(second) = self.second.as_deref_mut().filter(|second| second.is_ready) else { return false };
+        let Some(version2) = self.version2.as_deref_mut().filter(|version2| version2.is_ready) else {
+            return false;
+        };
         if state.pools.messages.free_units() == 0 {
             return false;
         }
-        let Some(reply) = second.requester2.peek_lone(&self.requester, octets) else { return false };
+        let Some(reply) = version2.requester2.peek_lone(&self.requester, octets) else { return false };
         let call = reply.call;
         let slot = &mut self.slots[call.index()];
         let data = reply.item.map_or(&[][..], |item| item.data);
@@ -288,10 +292,10 @@ impl Calling {
         if !has_room || !matches!(slot.stage(), Stage::Sent) {
             return false;
         }
-        second.requester2.accept_lone(&mut self.requester, &reply);
-        let unused = second.requester2.take_unused();
-        second.promised = second.promised.saturating_sub(1 + unused);
-        second.reply_bufs[call.index()] = None;
+        version2.requester2.accept_lone(&mut self.requester, &reply);
+        let unused = version2.requester2.take_unused();
+        version2.promised = version2.promised.saturating_sub(1 + unused);
+        version2.reply_bufs[call.index()] = None;
         self.heard = state.now;
         state.statistics.replies_received += 1;
         state.statistics.groups_received += u64::from(reply.is_transmission);

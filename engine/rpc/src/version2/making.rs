@@ -42,10 +42,10 @@ pub(crate) struct EncodedCall<'a> {
 impl Calling {
     /// Decides the form of a Call with chunk lists, in the version that the connection speaks.
     pub(crate) fn plan(&self, shape: &Shape<'_>) -> Result<CallForm, PlanError> {
-        match &self.second {
+        match &self.version2 {
             None => self.requester.plan(shape),
-            Some(second) => {
-                second.requester2.plan(&self.requester, &second.peer, &second.own_for_base(), shape)
+            Some(version2) => {
+                version2.requester2.plan(&self.requester, &version2.peer, &version2.own_for_base(), shape)
             }
         }
     }
@@ -58,15 +58,15 @@ impl Calling {
         counts: &[u32],
         out: &mut [u8],
     ) -> Result<usize, requester::EmitError> {
-        let Some(second) = &mut self.second else {
+        let Some(version2) = &mut self.version2 else {
             return emit_chunks(&self.lists, counts, |lists| {
                 self.requester.emit_call(call, form, lists, out)
             });
         };
-        second.promised += 1;
+        version2.promised += 1;
         let requester = &mut self.requester;
         emit_chunks(&self.lists, counts, |lists| {
-            second.requester2.emit_call(requester, call, form, lists, out)
+            version2.requester2.emit_call(requester, call, form, lists, out)
         })
     }
 
@@ -78,30 +78,30 @@ impl Calling {
         chunks: &mut Chunks,
         encoded: &EncodedCall<'_>,
     ) -> Made {
-        let Some(second) = &self.second else { return Made::No };
+        let Some(version2) = &self.version2 else { return Made::No };
         // Nothing may go between the Sends of a group that is waiting.
-        if !second.outbox.is_empty() {
+        if !version2.outbox.is_empty() {
             return Made::Refused(CallRefused::FabricBusy);
         }
         let data_len: usize = chunks.read.iter().map(|(_, data)| data.len()).sum();
         let results_len: usize = chunks.write.iter().map(|(_, buf)| buf.len()).sum();
-        let is_wanted = data_len <= second.placement.data_max as usize
-            && results_len <= second.placement.results_max as usize;
+        let is_wanted = data_len <= version2.placement.data_max as usize
+            && results_len <= version2.placement.results_max as usize;
         let has_one_result = chunks.write.iter().all(|(chunk, _)| *chunk == 0);
-        if !is_wanted || !has_one_result || !second.is_ready || !second.takes_groups() {
+        if !is_wanted || !has_one_result || !version2.is_ready || !version2.takes_groups() {
             return Made::No;
         }
-        let layout = second.peer_layout;
+        let layout = version2.peer_layout;
         let offered: u32 = chunks.write.iter().map(|(_, buf)| buf.len() as u32).sum();
         let results = (!chunks.write.is_empty()).then_some(offered);
         let Some(receives) = self.reply_transmissions(results, encoded.reply_payload_len_max) else {
             return Made::No;
         };
-        let Some(second) = &self.second else { return Made::No };
+        let Some(version2) = &self.version2 else { return Made::No };
         // What a base message can do it does with less.
-        let threshold = (second.call_len_max() as usize).min(core.pools.messages.unit_len());
+        let threshold = (version2.call_len_max() as usize).min(core.pools.messages.unit_len());
         let fits = stag_wire::rpcrdma2::HEADER_LEN_MIN + encoded.payload.len() <= threshold;
-        if chunks.is_empty() && fits && receives == 1 && second.fits_base(encoded.reply_payload_len_max) {
+        if chunks.is_empty() && fits && receives == 1 && version2.fits_base(encoded.reply_payload_len_max) {
             return Made::No;
         }
         let mut lens: ArrayVec<u32, CLIENT_SEGMENTS_MAX> = ArrayVec::new();
@@ -134,7 +134,7 @@ impl Calling {
             payload_len: encoded.payload.len() as u32,
             response_receives: receives - 1,
         };
-        let Ok(cut) = second.requester2.plan_group(&self.requester, &second.peer, &layout, &group) else {
+        let Ok(cut) = version2.requester2.plan_group(&self.requester, &version2.peer, &layout, &group) else {
             return Made::No;
         };
         if cut.count() > CONTINUATION_MAX {
@@ -149,10 +149,10 @@ impl Calling {
     /// Receives that the Reply to a Call takes at most, whose results have `results` octets in targets, and `payload_len` others.
     /// `None`: more than there may be.
     fn reply_transmissions(&self, results: Option<u32>, payload_len: u32) -> Option<u32> {
-        let second = self.second.as_ref()?;
-        let own = &second.own.layout;
-        let limit = (second.own.response_receives + 1).min(second.peer.response_transmissions());
-        if results.is_some() && !(own.targets() > 0 && second.peer.places_results()) {
+        let version2 = self.version2.as_ref()?;
+        let own = &version2.own.layout;
+        let limit = (version2.own.response_receives + 1).min(version2.peer.response_transmissions());
+        if results.is_some() && !(own.targets() > 0 && version2.peer.places_results()) {
             return None;
         }
         let range = own.place(0, results.unwrap_or(0), u32::MAX)?;
@@ -194,15 +194,15 @@ impl Calling {
         }
         self.occupy(core, making);
         self.keep(making, encoded.payload, encoded.positions, chunks, None);
-        let Some(second) = &mut self.second else { return Made::No };
+        let Some(version2) = &mut self.version2 else { return Made::No };
         let writes: &[&[Segment]] = if group.directions.is_empty() { &[] } else { &[&[]] };
         let lists = ChunkLists { writes, ..ChunkLists::default() };
         let mut data: ArrayVec<(u8, Shared), CLIENT_SEGMENTS_MAX> = chunks.read.drain().collect();
         for (sent, out) in cut.transmissions().zip(&mut sends) {
             let requester = &mut self.requester;
             let header_len = match sent.number {
-                0 => second.requester2.emit_lead(requester, call, group, cut, &lists, out).ok(),
-                _ => second.requester2.emit_continuation(requester, call, &sent, out).ok().flatten(),
+                0 => version2.requester2.emit_lead(requester, call, group, cut, &lists, out).ok(),
+                _ => version2.requester2.emit_continuation(requester, call, &sent, out).ok().flatten(),
             };
             let Some(at) = header_len else {
                 core.fault(making.id, NOT_AS_PLANNED);
@@ -220,8 +220,8 @@ impl Calling {
             core.statistics.copied_bytes += u64::from(sent.len) - header_len.unwrap_or(0) as u64;
         }
         data.clear();
-        second.promised += 1 + group.response_receives;
-        second.reply_bufs[call.index()] = reply_buf;
+        version2.promised += 1 + group.response_receives;
+        version2.reply_bufs[call.index()] = reply_buf;
         let slot = &mut self.slots[call.index()];
         (slot.reply_chunk, slot.written) = (None, ArrayVec::new());
         slot.reads.clear();
@@ -244,16 +244,16 @@ impl Calling {
         let Making { call, id, .. } = *making;
         let (is_kept, mut is_begun) = (self.keeps(call), false);
         for buf in sends {
-            let Some(second) = &mut self.second else { return Made::No };
-            if !second.outbox.is_empty() {
-                second.outbox.push_back(buf);
+            let Some(version2) = &mut self.version2 else { return Made::No };
+            if !version2.outbox.is_empty() {
+                version2.outbox.push_back(buf);
                 continue;
             }
             let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
             match core.provider.post_send(id, request) {
                 Ok(()) => is_begun = true,
                 Err(refused) if refused.error == PostError::Full => {
-                    second.outbox.push_back(refused.request.buf);
+                    version2.outbox.push_back(refused.request.buf);
                     self.unsent += 1;
                     core.ready.touch_late(id);
                     is_begun = true;
@@ -266,11 +266,11 @@ impl Calling {
                         PostError::NotConnected => CallError::NotSent,
                         error => CallError::NotPosted(error),
                     };
-                    second.promised -= 1;
+                    version2.promised -= 1;
                     self.slots[call.index()].enter(Stage::Ending(Ending::Failed(error)));
-                    second.requester2.handle_over(&mut self.requester, call);
-                    let unused = second.requester2.take_unused();
-                    second.promised = second.promised.saturating_sub(unused);
+                    version2.requester2.handle_over(&mut self.requester, call);
+                    let unused = version2.requester2.take_unused();
+                    version2.promised = version2.promised.saturating_sub(unused);
                     let memory = self.requester.abandon(call);
                     self.settle(core, id, call, memory);
                     return Made::Yes;
@@ -283,14 +283,14 @@ impl Calling {
 
     /// Posts what waits in the outbox. `false`: some of it waits on.
     pub(crate) fn post_outbox<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
-        let Some(second) = &mut self.second else { return true };
-        let was_waiting = !second.outbox.is_empty();
-        while let Some(buf) = second.outbox.pop_front() {
+        let Some(version2) = &mut self.version2 else { return true };
+        let was_waiting = !version2.outbox.is_empty();
+        while let Some(buf) = version2.outbox.pop_front() {
             let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
             if let Err(refused) = core.provider.post_send(id, request)
                 && refused.error == PostError::Full
             {
-                second.outbox.push_front(refused.request.buf);
+                version2.outbox.push_front(refused.request.buf);
                 return false;
             }
         }

@@ -131,12 +131,12 @@ impl Serving {
         count: u32,
     ) -> bool {
         let mut posted = 0;
-        if let Some(second) = &mut self.second {
+        if let Some(version2) = &mut self.version2 {
             while posted < count {
                 // One at any rate, as in version 1.
                 let is_needed = posted == 0 && self.held < FIRST_RECEIVES;
                 let has_memory = is_needed || !core.is_short();
-                if !has_memory || !second.receives.post(core, id, is_needed) {
+                if !has_memory || !version2.receives.post(core, id, is_needed) {
                     break;
                 }
                 posted += 1;
@@ -170,8 +170,8 @@ impl Serving {
         peer: Option<&Peer>,
         head: Buf,
     ) -> Result<(), CloseReason> {
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
-        let arrived = second.receives.arrive(core, id, head);
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
+        let arrived = version2.receives.arrive(core, id, head);
         // One whose handler ran already has its buffers.
         if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_over_limit(core)) {
             return self.stall(arrived, false);
@@ -181,14 +181,14 @@ impl Serving {
 
     /// Keeps a message until there is memory.
     fn stall(&mut self, arrived: ArrivedMessage, is_first: bool) -> Result<(), CloseReason> {
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         let ArrivedMessage { octets, targets, behind, .. } = arrived;
         if is_first {
             self.stalled.push_front(octets);
-            second.stalled.push_front((targets, behind));
+            version2.stalled.push_front((targets, behind));
         } else {
             self.stalled.push_back(octets);
-            second.stalled.push_back((targets, behind));
+            version2.stalled.push_back((targets, behind));
         }
         Ok(())
     }
@@ -202,7 +202,7 @@ impl Serving {
         peer: Option<&Peer>,
         head: Buf,
     ) -> Result<bool, CloseReason> {
-        let behind = self.second.as_mut().and_then(|second| second.stalled.pop_front());
+        let behind = self.version2.as_mut().and_then(|version2| version2.stalled.pop_front());
         let (targets, behind) = behind.unwrap_or_default();
         self.take_in_version2(core, services, id, peer, ArrivedMessage::of(head, targets, behind))
     }
@@ -220,14 +220,14 @@ impl Serving {
             self.stall(arrived, true)?;
             return Ok(false);
         }
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         if is_first(&arrived.octets) {
             // The Call says the version (V2-5.3-a).
-            second.receives.reuse(arrived.targets.take());
-            if second.responder2.has_open_group()
-                && let Some(small) = second.responder2.break_off(&mut self.responder, &arrived.octets)
+            version2.receives.reuse(arrived.targets.take());
+            if version2.responder2.has_open_group()
+                && let Some(small) = version2.responder2.break_off(&mut self.responder, &arrived.octets)
             {
-                second.drop_parts(true);
+                version2.drop_parts(true);
                 self.send_small(core, id, &small)?;
             }
             return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);
@@ -235,8 +235,8 @@ impl Serving {
         if self.begun.is_none() {
             self.note_arrival(&mut core.state);
         }
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
-        let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **second;
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
+        let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **version2;
         let lead = parts.first().map(|part| &part.message.octets[..]);
         let (event, broken) =
             responder2.handle_divided(&mut self.responder, &arrived.octets, arrived.behind, lead);
@@ -264,7 +264,7 @@ impl Serving {
             ResponderEvent2::Close(_) => Meant::Close,
         };
         if let Some(small) = broken {
-            second.drop_parts(true);
+            version2.drop_parts(true);
             self.send_small(core, id, &small)?;
         }
         self.act_on(core, services, id, peer, meant, arrived)?;
@@ -273,10 +273,10 @@ impl Serving {
 
     /// Adopts what the peer has told of its Receives: every Send from now on fits them.
     pub(crate) fn learn_receives(&mut self) {
-        let Some(second) = &mut self.second else { return };
-        second.peer_layout = second.peer.layout(second.own.send_len_max);
-        second.peer_run = second.peer_layout.run();
-        second.responder2.set_threshold(&mut self.responder, second.peer_layout.len());
+        let Some(version2) = &mut self.version2 else { return };
+        version2.peer_layout = version2.peer.layout(version2.own.send_len_max);
+        version2.peer_run = version2.peer_layout.run();
+        version2.responder2.set_threshold(&mut self.responder, version2.peer_layout.len());
     }
 
     fn act_on<P: Provider, S: Services>(
@@ -288,40 +288,40 @@ impl Serving {
         meant: Meant,
         mut arrived: ArrivedMessage,
     ) -> Result<(), CloseReason> {
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         match meant {
             Meant::Call(call) => {
-                second.receives.reuse(arrived.targets);
-                second.drop_parts(true);
+                version2.receives.reuse(arrived.targets);
+                version2.drop_parts(true);
                 self.run_base(core, services, id, peer, call, arrived.octets)?;
                 self.tell_characteristics(core, id)
             }
             Meant::Part { is_first, header_len, payload_len } => {
                 if is_first {
-                    second.drop_parts(true);
+                    version2.drop_parts(true);
                 }
-                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
                 // Another Receive takes the place of the one that is kept: its Call has the credits of both.
                 self.replenish(core, id);
                 Ok(())
             }
             Meant::Whole { is_first, id: call, header_len, payload_len } => {
                 if is_first {
-                    second.drop_parts(true);
+                    version2.drop_parts(true);
                 }
-                second.parts.push(KeptPart { message: arrived, header_len, payload_len });
+                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
                 self.run_group(core, services, id, peer, call)?;
                 self.tell_characteristics(core, id)
             }
             Meant::Answer(small) => {
-                second.receives.reuse(arrived.targets.take());
-                second.drop_parts(true);
+                version2.receives.reuse(arrived.targets.take());
+                version2.drop_parts(true);
                 drop(arrived);
                 self.replenish(core, id);
                 self.send_small(core, id, &small)
             }
             Meant::Told => {
-                second.receives.reuse(arrived.targets.take());
+                version2.receives.reuse(arrived.targets.take());
                 drop(arrived);
                 self.learn_receives();
                 self.replenish(core, id);
@@ -329,14 +329,14 @@ impl Serving {
             }
             Meant::Nothing => {
                 core.statistics.messages_discarded += 1;
-                second.receives.reuse(arrived.targets.take());
-                second.drop_parts(false);
+                version2.receives.reuse(arrived.targets.take());
+                version2.drop_parts(false);
                 drop(arrived);
                 self.replenish(core, id);
                 Ok(())
             }
             Meant::Close => {
-                second.receives.reuse(arrived.targets.take());
+                version2.receives.reuse(arrived.targets.take());
                 Err(CloseReason::Violation("it sent more Calls than it had credits for"))
             }
         }
@@ -402,12 +402,12 @@ impl Serving {
             core.statistics.calls_received += 1;
             return self.go_on_with_group(core, id, call_id, begun);
         }
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
-        let ServerVersion2 { responder2, parts, receives, .. } = &mut **second;
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
+        let ServerVersion2 { responder2, parts, receives, .. } = &mut **version2;
         core.statistics.continuations += parts.len() as u64 - 1;
         if is_explicit(&parts[0].message.octets) {
             let message = base_message(core, parts);
-            second.drop_parts(true);
+            version2.drop_parts(true);
             return match message {
                 Some(message) => self.run_base(core, services, id, peer, call_id, message),
                 None => self.refuse(core, id, call_id, RefusedCall::Payload).map(|_| ()),
@@ -472,9 +472,9 @@ impl Serving {
         call_id: ResponderCallId,
         begun: Begun,
     ) -> Result<(), CloseReason> {
-        let Some(second) = &mut self.second else { return Err(fault("a message of another version")) };
-        let Some(part) = second.parts.pop() else { return Err(fault("a Call without its message")) };
-        second.receives.reuse(part.message.targets);
+        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
+        let Some(part) = version2.parts.pop() else { return Err(fault("a Call without its message")) };
+        version2.receives.reuse(part.message.targets);
         let message = part.message.octets;
         let Some(call) = self.responder.call(call_id, &message) else {
             return Err(fault("a Call that just came is not in process"));
@@ -519,7 +519,7 @@ impl Serving {
         core.statistics.errors_sent += 1;
         let octets = small.as_bytes();
         let is_taken =
-            self.second.as_ref().is_none_or(|second| octets.len() <= second.peer_layout.len() as usize);
+            self.version2.as_ref().is_none_or(|version2| octets.len() <= version2.peer_layout.len() as usize);
         if is_taken {
             return self.send_octets(core, id, octets);
         }
@@ -570,15 +570,17 @@ impl Serving {
         core: &mut Core<P>,
         id: ConnectionId,
     ) -> Result<(), CloseReason> {
-        let Some(second) = self.second.as_mut().filter(|second| !second.has_told) else { return Ok(()) };
+        let Some(version2) = self.version2.as_mut().filter(|version2| !version2.has_told) else {
+            return Ok(());
+        };
         let mut out = [0; INITIAL_LEN_MAX];
         let credits = self.responder.grant().granted();
-        let Ok(len) = second.own.emit_initial(credits, &mut out) else {
+        let Ok(len) = version2.own.emit_initial(credits, &mut out) else {
             return Err(fault("characteristics are longer than a message"));
         };
         // Its Receives may be too short for them: it goes on with defaults (XC-j).
-        second.has_told = len <= second.peer_layout.len() as usize;
-        if !second.has_told {
+        version2.has_told = len <= version2.peer_layout.len() as usize;
+        if !version2.has_told {
             return Ok(());
         }
         self.send_octets(core, id, &out[..len])

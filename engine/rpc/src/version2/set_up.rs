@@ -28,7 +28,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// What the client's connection `id` has to find out, as [`Engine::second_client`].
-    pub(crate) fn second_of(
+    pub(crate) fn version2_of(
         &mut self,
         id: ConnectionId,
         parameters: Parameters,
@@ -74,7 +74,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
         // Until the client tells more, Replies are as long as version 1 would have them (V2-5.2-c).
         let threshold = connection.parameters.reply_threshold;
-        serving.second = Some(Box::new(ServerVersion2::new(config, own, threshold)));
+        serving.version2 = Some(Box::new(ServerVersion2::new(config, own, threshold)));
         serving.learn_receives();
         connection.is_special = true;
     }
@@ -82,18 +82,18 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
 impl Calling {
     /// Begins to find out whether the peer speaks version 2.
-    pub(crate) fn begin_probe(&mut self, second: Box<ClientVersion2>) {
+    pub(crate) fn begin_probe(&mut self, version2: Box<ClientVersion2>) {
         // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
-        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..second.parameters };
+        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
         self.requester.set_parameters(none);
         self.receives_max = 0;
-        self.second = Some(second);
+        self.version2 = Some(version2);
     }
 
     /// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
     fn fall_back(&mut self) {
-        let Some(second) = self.second.take() else { return };
-        self.requester.set_parameters(second.parameters);
+        let Some(version2) = self.version2.take() else { return };
+        self.requester.set_parameters(version2.parameters);
         self.receive_as_version1();
     }
 
@@ -131,8 +131,8 @@ impl Connection {
             reply_mode: ReplyMode::Chunk,
         };
         let made = calling.make(core, self.id, &request, &mut Chunks::default(), true, |_| Ok(()));
-        if let Some(second) = &mut calling.second {
-            second.probe.handle_sent();
+        if let Some(version2) = &mut calling.version2 {
+            version2.probe.handle_sent();
         }
         made.is_ok()
     }
@@ -164,15 +164,17 @@ impl Connection {
     /// Goes on with the set-up of a client's connection, as far as its version is known.
     fn advance_set_up<P: Provider>(&mut self, core: &mut Core<P>) -> Result<(), CloseReason> {
         let Some(calling) = &mut self.calling else { return Ok(()) };
-        let Some(second) = calling.second.as_mut().filter(|second| !second.is_ready) else { return Ok(()) };
-        match second.probe.next_message() {
+        let Some(version2) = calling.version2.as_mut().filter(|version2| !version2.is_ready) else {
+            return Ok(());
+        };
+        match version2.probe.next_message() {
             NextMessage::Any(ProtocolVersion::Two) => {
-                if second.is_announced && !second.has_characteristics {
+                if version2.is_announced && !version2.has_characteristics {
                     return Ok(());
                 }
-                second.is_ready = true;
+                version2.is_ready = true;
             }
-            NextMessage::Any(ProtocolVersion::One) if second.is_announced => {
+            NextMessage::Any(ProtocolVersion::One) if version2.is_announced => {
                 return Err(CloseReason::Violation("it announced version 2, and refuses it"));
             }
             NextMessage::Any(ProtocolVersion::One) => {
@@ -193,7 +195,7 @@ impl Connection {
     pub(crate) fn is_probing(&self) -> bool {
         self.calling
             .as_ref()
-            .and_then(|calling| calling.second.as_ref())
-            .is_some_and(|second| !second.is_ready)
+            .and_then(|calling| calling.version2.as_ref())
+            .is_some_and(|version2| !version2.is_ready)
     }
 }

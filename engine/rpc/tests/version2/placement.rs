@@ -170,9 +170,9 @@ fn ends_that_want_different_versions_agree() {
                 let done = bench.call(echo, Chunks::default(), |writer| writer.opaque(&text));
                 assert_eq!(bytes(&done), opaque(&text), "{server:?} {client:?}");
                 let [_, counted] = counts(&bench);
-                let is_second = server != One && client != One;
-                assert_eq!(counted.groups_received > 0, is_second, "{server:?} {client:?} {targets}");
-                assert_eq!(counted.items_placed > 0, is_second && targets > 0, "{server:?} {client:?}");
+                let is_version2 = server != One && client != One;
+                assert_eq!(counted.groups_received > 0, is_version2, "{server:?} {client:?} {targets}");
+                assert_eq!(counted.items_placed > 0, is_version2 && targets > 0, "{server:?} {client:?}");
                 bench.close();
             }
         }

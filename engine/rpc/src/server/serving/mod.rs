@@ -90,7 +90,7 @@ pub(crate) struct Serving {
     /// Whose machine it is.
     pub(crate) host: ClientHost,
     /// What version 2 adds, on a connection that may speak it.
-    pub(crate) second: Option<Box<ServerVersion2>>,
+    pub(crate) version2: Option<Box<ServerVersion2>>,
 }
 
 /// A Call that is here with its Payload stream, and where it came in.
@@ -190,7 +190,7 @@ impl Serving {
             progress: Progress::default(),
             exposing: None,
             host: ClientHost::default(),
-            second: None,
+            version2: None,
         }
     }
 
@@ -495,7 +495,7 @@ impl Serving {
             // 8166-6.1-c
             return self.refuse(core, id, call.id, RefusedCall::Ineligible);
         }
-        if self.second.is_some()
+        if self.version2.is_some()
             && let Some(why) = self.reply_obstacle(call, message, procedure)
         {
             return self.refuse(core, id, call.id, RefusedCall::Reply(why));
@@ -631,7 +631,7 @@ impl Serving {
         if let Some(pull) = pull {
             self.put_pull(core, pull);
         }
-        if self.second.is_some()
+        if self.version2.is_some()
             && let Some(message) = message
         {
             self.keep_unsent(call_id, message);
@@ -717,7 +717,7 @@ impl Serving {
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
-            if self.second.is_some() && self.send_unsent(core, id, call_id)? {
+            if self.version2.is_some() && self.send_unsent(core, id, call_id)? {
                 continue;
             }
             self.advance(core, services, id, peer, call_id)?;
@@ -731,7 +731,7 @@ impl Serving {
             && !self.is_over_limit(core)
             && let Some(message) = self.stalled.pop_front()
         {
-            if self.second.is_some() {
+            if self.version2.is_some() {
                 if !self.take_stalled(core, services, id, peer, message)? {
                     break;
                 }
@@ -763,8 +763,8 @@ impl Serving {
             }
         }
         self.close_exposing(core);
-        if let Some(second) = &mut self.second {
-            second.close(core);
+        if let Some(version2) = &mut self.version2 {
+            version2.close(core);
         }
         self.responder.handle_disconnect(|_| {});
         for draft in self.blocked.drain(..) {

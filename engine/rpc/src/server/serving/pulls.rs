@@ -288,7 +288,7 @@ impl Serving {
                 return Ok(());
             }
             Ok((Ran::Answered, _)) => {
-                if self.second.is_some() {
+                if self.version2.is_some() {
                     self.keep_unsent(id, message);
                 }
             }

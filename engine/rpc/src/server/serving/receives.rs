@@ -19,7 +19,7 @@ impl Serving {
         id: ConnectionId,
         count: u32,
     ) -> bool {
-        if self.second.is_some() {
+        if self.version2.is_some() {
             return self.post_divided(core, id, count);
         }
         let mut posted = 0;
@@ -49,7 +49,7 @@ impl Serving {
     pub(crate) fn replenish<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         let wanted = self.wanted(self.responder.credits_requested());
         if self.held == wanted
-            && self.second.is_none()
+            && self.version2.is_none()
             && let Some(buf) = core.pools.messages.take()
             && core.provider.post_receive(id, 0, buf).is_ok()
         {

@@ -36,7 +36,7 @@ fn answer_probe(client: &mut ServedClient, probe: &SeenMessage) -> Result<(), St
 
 /// A connection that speaks version 2: the one there is, or a new one.
 pub(super) fn speak(client: &mut ServedClient) -> Result<(), Stop> {
-    if client.may_be_second() {
+    if client.may_be_version2() {
         return Ok(());
     }
     let probe = probe_of(client)?;
@@ -115,7 +115,7 @@ pub static CHECKS: &[ClientCheck] = &[
             client.offences.clear();
             for _ in 0..16 {
                 let call = client.call()?;
-                ensure(client.may_be_second(), || "the connection ended".to_owned())?;
+                ensure(client.may_be_version2(), || "the connection ended".to_owned())?;
                 client.answer(&call)?;
             }
             match client.offences.first() {

@@ -18,7 +18,7 @@ use super::probe::Probe;
 const QUIET: Duration = Duration::from_millis(50);
 
 /// A connection on which NULL was answered in version 2.
-pub struct SecondProbe<'a> {
+pub struct Version2Probe<'a> {
     /// The connection below.
     pub probe: &'a mut Probe,
     /// What the peer told of itself, if it did.
@@ -72,53 +72,53 @@ impl WholeReply {
     }
 }
 
-impl<'a> SecondProbe<'a> {
+impl<'a> Version2Probe<'a> {
     /// Connects as one that speaks version 2, and has NULL answered. It is not applicable where the peer does not speak it.
-    pub fn open(probe: &'a mut Probe) -> Result<SecondProbe<'a>, Stop> {
-        SecondProbe::open_with(probe, |_| {})
+    pub fn open(probe: &'a mut Probe) -> Result<Version2Probe<'a>, Stop> {
+        Version2Probe::open_with(probe, |_| {})
     }
 
-    /// As [`SecondProbe::open`]; `change` changes the probe.
+    /// As [`Version2Probe::open`]; `change` changes the probe.
     pub fn open_with(
         probe: &'a mut Probe,
         change: impl FnOnce(&mut DraftMessage),
-    ) -> Result<SecondProbe<'a>, Stop> {
+    ) -> Result<Version2Probe<'a>, Stop> {
         probe.connect(&private_data_with(false, SPEAKS_SECOND, 0))?;
         let is_announced = FeatureBlock::has(&probe.accepted, SPEAKS_SECOND);
-        let mut second = SecondProbe { probe, told: None, told_info: None };
-        let mut draft = second.null();
+        let mut version2 = Version2Probe { probe, told: None, told_info: None };
+        let mut draft = version2.null();
         change(&mut draft);
-        second.probe.send(&draft.octets())?;
-        let seen = second.probe.message()?;
+        version2.probe.send(&draft.octets())?;
+        let seen = version2.probe.message()?;
         if let (SeenBody::ErrVers(..), false) = (&seen.body, is_announced) {
             return not_applicable(format!("the peer does not speak version 2: {seen}"));
         }
         is_plain_reply(&seen, draft.fixed.xid)?;
-        second.probe.granted = seen.fixed.credits;
-        Ok(second)
+        version2.probe.granted = seen.fixed.credits;
+        Ok(version2)
     }
 
-    /// As [`SecondProbe::open`], and the peer has told its characteristics, if it ever does.
-    pub fn learned(probe: &'a mut Probe) -> Result<SecondProbe<'a>, Stop> {
-        let mut second = SecondProbe::open(probe)?;
-        second.ask_null("the same connection")?;
-        if let Some(info) = &second.told_info {
-            second.told = ToldCharacteristics::of_initial(info);
+    /// As [`Version2Probe::open`], and the peer has told its characteristics, if it ever does.
+    pub fn learned(probe: &'a mut Probe) -> Result<Version2Probe<'a>, Stop> {
+        let mut version2 = Version2Probe::open(probe)?;
+        version2.ask_null("the same connection")?;
+        if let Some(info) = &version2.told_info {
+            version2.told = ToldCharacteristics::of_initial(info);
         }
-        Ok(second)
+        Ok(version2)
     }
 
-    /// As [`SecondProbe::learned`] of a peer that supports these operations of rtrext. This side has told its own characteristics.
-    pub fn extended(probe: &'a mut Probe, support: u32) -> Result<SecondProbe<'a>, Stop> {
-        let mut second = SecondProbe::learned(probe)?;
-        let supported = second.word(characteristic::SUPPORT).unwrap_or(0);
+    /// As [`Version2Probe::learned`] of a peer that supports these operations of rtrext. This side has told its own characteristics.
+    pub fn extended(probe: &'a mut Probe, support: u32) -> Result<Version2Probe<'a>, Stop> {
+        let mut version2 = Version2Probe::learned(probe)?;
+        let supported = version2.word(characteristic::SUPPORT).unwrap_or(0);
         if supported & support != support {
             return not_applicable(format!(
                 "RTR Support of the peer is {supported:#x}, and {support:#x} is needed"
             ));
         }
-        second.tell(own_characteristics(8))?;
-        Ok(second)
+        version2.tell(own_characteristics(8))?;
+        Ok(version2)
     }
 
     /// Tells characteristics of this side, and sees that NULL is answered behind them.
@@ -158,7 +158,7 @@ impl<'a> SecondProbe<'a> {
 
     /// A NULL Call of version 2.
     pub fn null(&mut self) -> DraftMessage {
-        as_second(self.probe.null())
+        as_version2(self.probe.null())
     }
 
     /// The next message that does not tell characteristics.
@@ -339,7 +339,7 @@ impl<'a> SecondProbe<'a> {
 
 /// The draft as a message of version 2, from a Requester.
 #[must_use]
-pub fn as_second(mut draft: DraftMessage) -> DraftMessage {
+pub fn as_version2(mut draft: DraftMessage) -> DraftMessage {
     draft.fixed.version = SECOND;
     draft.direction = Some(super::operation::CALL);
     draft

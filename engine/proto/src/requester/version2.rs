@@ -374,7 +374,8 @@ impl Requester2 {
         invalidated: Option<u32>,
         lead: Option<&'m [u8]>,
     ) -> (RequesterEvent2<'m>, Option<SmallMessage>) {
-        let dropped = |error| RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Second(error)));
+        let dropped =
+            |error| RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Version2(error)));
         let (header, rest) = match Header2::parse(message) {
             Ok(parts) => parts,
             Err(refused) => return (dropped(refused.error), None),
@@ -428,7 +429,7 @@ impl Requester2 {
         invalidated: Option<u32>,
     ) -> RequesterEvent2<'m> {
         if let Err(refused) = header.check(rest) {
-            return RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Second(refused.error)));
+            return RequesterEvent2::Base(RequesterReceived::Dropped(DroppedReply::Version2(refused.error)));
         }
         let result = match &header.body {
             Body2::Error(code) if header.version == VERSION => {
@@ -498,7 +499,7 @@ impl Requester2 {
         let transmitted = match operation {
             OptionalOperation::Response(response) => {
                 if let Err(refused) = found.check_start(rest) {
-                    return dropped(DroppedReply::Second(refused.error));
+                    return dropped(DroppedReply::Version2(refused.error));
                 }
                 let Some(call) = requester.find(xid) else {
                     requester.window.handle_grant(found.credits);

@@ -13,7 +13,7 @@ use super::operation::{
     CALL, CREDITS, REPLY, ToldCharacteristics, characteristic, initial, kind, none, operation, word_value,
 };
 use super::probe::Probe;
-use super::second::{SecondProbe, as_second, is_plain_reply};
+use super::version2::{Version2Probe, as_version2, is_plain_reply};
 
 /// A NULL Call of `len` octets: what is behind its header is nothing that NULL has.
 fn of_len(draft: &mut DraftMessage, len: usize) {
@@ -23,49 +23,49 @@ fn of_len(draft: &mut DraftMessage, len: usize) {
 
 /// NULL with a fixed word or its lists changed is refused.
 fn refused_with(probe: &mut Probe, change: impl FnOnce(&mut DraftMessage)) -> CheckOutcome {
-    let mut second = SecondProbe::open(probe)?;
-    let mut draft = second.null();
+    let mut version2 = Version2Probe::open(probe)?;
+    let mut draft = version2.null();
     change(&mut draft);
-    second.refused(draft.fixed.xid, &draft.octets())
+    version2.refused(draft.fixed.xid, &draft.octets())
 }
 
 /// NULL whose header is these words behind the fixed ones is refused.
 fn refused_words(probe: &mut Probe, words: &[u32]) -> CheckOutcome {
-    let mut second = SecondProbe::open(probe)?;
-    let null = second.null();
+    let mut version2 = Version2Probe::open(probe)?;
+    let null = version2.null();
     let octets = [Words(null.fixed.to_wire().to_vec()).words(words).0, null.payload].concat();
-    second.refused(null.fixed.xid, &octets)
+    version2.refused(null.fixed.xid, &octets)
 }
 
 /// An operation for which INVAL_OPTION is the answer.
 fn invalid_option(probe: &mut Probe, number: u32) -> CheckOutcome {
-    let mut second = SecondProbe::open(probe)?;
-    let xid = second.probe.xid();
-    let seen = second.ask(xid, &operation(xid, CALL, number, none(), &[]))?;
+    let mut version2 = Version2Probe::open(probe)?;
+    let xid = version2.probe.xid();
+    let seen = version2.ask(xid, &operation(xid, CALL, number, none(), &[]))?;
     let is_right = seen.body == SeenBody::InvalidOption && seen.len == 20;
     ensure(is_right, || format!("{seen}, {} octets", seen.len))?;
-    second.ask_null("the same connection")?;
+    version2.ask_null("the same connection")?;
     Ok("INVAL_OPTION of 20 octets, and NULL is answered after it".to_owned())
 }
 
 /// An operation of this direction that has no answer.
 fn silent(probe: &mut Probe, direction: u32, number: u32, info: Words) -> CheckOutcome {
-    let mut second = SecondProbe::open(probe)?;
-    let xid = second.probe.xid();
-    second.dropped(&operation(xid, direction, number, info, &[]))
+    let mut version2 = Version2Probe::open(probe)?;
+    let xid = version2.probe.xid();
+    version2.dropped(&operation(xid, direction, number, info, &[]))
 }
 
 /// ROPT_INITXCH that is refused.
 fn bad_characteristics(probe: &mut Probe, info: Words) -> CheckOutcome {
-    let mut second = SecondProbe::learned(probe)?;
-    let xid = second.probe.xid();
-    second.refused(xid, &operation(xid, CALL, kind::INITIAL, info, &[]))
+    let mut version2 = Version2Probe::learned(probe)?;
+    let xid = version2.probe.xid();
+    version2.refused(xid, &operation(xid, CALL, kind::INITIAL, info, &[]))
 }
 
 /// What the peer tells of itself.
 fn told(probe: &mut Probe) -> CheckOutcome {
-    let second = SecondProbe::learned(probe)?;
-    let Some(info) = second.told_info() else {
+    let version2 = Version2Probe::learned(probe)?;
+    let Some(info) = version2.told_info() else {
         return super::check::not_applicable("the peer tells no characteristics, which is its choice");
     };
     let Some(told) = ToldCharacteristics::of_initial(info) else {
@@ -78,14 +78,14 @@ fn told(probe: &mut Probe) -> CheckOutcome {
 
 /// REQXCH, which is answered by RESPXCH that has every wish once, or by INVAL_OPTION.
 fn asked(probe: &mut Probe) -> CheckOutcome {
-    let mut second = SecondProbe::learned(probe)?;
-    let xid = second.probe.xid();
+    let mut version2 = Version2Probe::learned(probe)?;
+    let xid = version2.probe.xid();
     let wishes = [word_value(characteristic::RECEIVE_SIZE, 4096), word_value(0xffff_ff01, 7)];
     let info = wishes.into_iter().fold(Words::default().words(&[2]), |mut out, wish| {
         out.0.extend(wish.0);
         out
     });
-    let seen = second.ask(xid, &operation(xid, CALL, kind::ASK, info, &[]))?;
+    let seen = version2.ask(xid, &operation(xid, CALL, kind::ASK, info, &[]))?;
     let came = match &seen.body {
         SeenBody::InvalidOption => "INVAL_OPTION".to_owned(),
         SeenBody::Operation { kind: kind::ANSWER, info, payload } => {
@@ -110,18 +110,18 @@ fn asked(probe: &mut Probe) -> CheckOutcome {
         }
         _ => return fail(seen.to_string()),
     };
-    second.ask_null("the same connection")?;
+    version2.ask_null("the same connection")?;
     Ok(came)
 }
 
 /// READ of `count` octets with a Reply chunk, while this side says that its Receives have `size` octets. Returns whether the Reply
 /// came in the chunk.
 fn read_with_receives_of(probe: &mut Probe, size: u32, count: u32) -> Result<(bool, usize), Stop> {
-    let mut second = SecondProbe::learned(probe)?;
-    second.tell(initial(&[word_value(characteristic::RECEIVE_SIZE, size)]))?;
-    let mut draft = as_second(read(second.probe, 0, count)?);
-    draft.reply = Some(targets(second.probe, &[16384]));
-    let (seen, payload) = second.succeed(&draft)?;
+    let mut version2 = Version2Probe::learned(probe)?;
+    version2.tell(initial(&[word_value(characteristic::RECEIVE_SIZE, size)]))?;
+    let mut draft = as_version2(read(version2.probe, 0, count)?);
+    draft.reply = Some(targets(version2.probe, &[16384]));
+    let (seen, payload) = version2.succeed(&draft)?;
     let found = results(&payload)?;
     ensure(found.inline.get(..count as usize) == Some(&content()[..count as usize]), || {
         "other octets than the file's".to_owned()
@@ -137,7 +137,7 @@ pub static CHECKS: &[Check] = &[
         sent: "as first message NULL in RDMA2_MSG",
         expected: "its Reply in RDMA2_MSG with direction REPLY and the same xid; or ERR_VERS from who speaks version 1 alone",
         needs: Null,
-        run: |probe| SecondProbe::open(probe)?.ask_null("the same connection").map(|seen| seen.to_string()),
+        run: |probe| Version2Probe::open(probe)?.ask_null("the same connection").map(|seen| seen.to_string()),
     },
     Check {
         name: "second-announced",
@@ -159,8 +159,8 @@ pub static CHECKS: &[Check] = &[
         expected: "an RPC Reply of version 2",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open_with(probe, |draft| of_len(draft, 1024))?;
-            second.ask_null("the same connection").map(|seen| seen.to_string())
+            let mut version2 = Version2Probe::open_with(probe, |draft| of_len(draft, 1024))?;
+            version2.ask_null("the same connection").map(|seen| seen.to_string())
         },
     },
     Check {
@@ -170,10 +170,10 @@ pub static CHECKS: &[Check] = &[
         expected: "an RPC Reply: that is the smallest threshold there is",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
             of_len(&mut draft, 4096);
-            let seen = second.ask(draft.fixed.xid, &draft.octets())?;
+            let seen = version2.ask(draft.fixed.xid, &draft.octets())?;
             ensure(outcome(seen.payload()) != RpcOutcome::NoReply, || seen.to_string())?;
             Ok(seen.to_string())
         },
@@ -185,13 +185,13 @@ pub static CHECKS: &[Check] = &[
         expected: "a Reply of the version of each Call",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let first = second.probe.null();
-            let seen = second.ask(first.fixed.xid, &first.octets())?;
+            let mut version2 = Version2Probe::open(probe)?;
+            let first = version2.probe.null();
+            let seen = version2.ask(first.fixed.xid, &first.octets())?;
             ensure(seen.fixed.version == 1 && outcome(seen.payload()) == RpcOutcome::Success, || {
                 seen.to_string()
             })?;
-            second.ask_null("the same connection").map(|seen| seen.to_string())
+            version2.ask_null("the same connection").map(|seen| seen.to_string())
         },
     },
     Check {
@@ -201,14 +201,14 @@ pub static CHECKS: &[Check] = &[
         expected: "ERR_VERS laid out as in version 1, with its xid and version, and a range that has 2",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
             draft.fixed.version = 3;
-            let seen = second.ask(draft.fixed.xid, &draft.octets())?;
+            let seen = version2.ask(draft.fixed.xid, &draft.octets())?;
             let SeenBody::ErrVers(low, high) = seen.body else { return fail(seen.to_string()) };
             ensure((low..=high).contains(&SECOND) && high < 3, || seen.to_string())?;
             ensure(seen.fixed.version == 3 && seen.len == 28, || format!("{seen}, {} octets", seen.len))?;
-            second.ask_null("the same connection")?;
+            version2.ask_null("the same connection")?;
             Ok(seen.to_string())
         },
     },
@@ -243,10 +243,10 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing: it is no Call, and a Reply is never answered",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
             draft.direction = Some(REPLY);
-            second.dropped(&draft.octets())
+            version2.dropped(&draft.octets())
         },
     },
     Check {
@@ -280,13 +280,13 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing for any",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let null = second.null().octets();
-            let xid = second.probe.xid();
+            let mut version2 = Version2Probe::open(probe)?;
+            let null = version2.null().octets();
+            let xid = version2.probe.xid();
             let told = operation(xid, CALL, kind::INITIAL, none(), &[]);
             let mut came = String::new();
             for cut in [&null[..12], &null[..16], &null[..31], &told[..27]] {
-                came = second.dropped(cut)?;
+                came = version2.dropped(cut)?;
             }
             Ok(came)
         },
@@ -298,11 +298,11 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing: errors come from Responders",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
+            let mut version2 = Version2Probe::open(probe)?;
             let mut came = String::new();
             for code in [2, 3, 9] {
-                let words = [second.probe.xid(), SECOND, CREDITS, procedure::ERROR, code];
-                came = second.dropped(&Words::default().words(&words).0)?;
+                let words = [version2.probe.xid(), SECOND, CREDITS, procedure::ERROR, code];
+                came = version2.dropped(&Words::default().words(&words).0)?;
             }
             Ok(came)
         },
@@ -314,11 +314,11 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing: it is looked up among its own Calls",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
             draft.direction = Some(REPLY);
             draft.payload = Words::default().words(&[draft.fixed.xid, 1, 0, 0, 0, 0]).0;
-            second.dropped(&draft.octets())
+            version2.dropped(&draft.octets())
         },
     },
     Check {
@@ -328,13 +328,13 @@ pub static CHECKS: &[Check] = &[
         expected: "its Reply",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
             let payload = std::mem::take(&mut draft.payload);
             draft.fixed.procedure = procedure::NOMSG;
-            let segments = sources(second.probe, &payload, &[12]);
+            let segments = sources(version2.probe, &payload, &[12]);
             draft.reads = segments.into_iter().map(|segment| (0, segment)).collect();
-            second.succeed(&draft).map(|(seen, _)| seen.to_string())
+            version2.succeed(&draft).map(|(seen, _)| seen.to_string())
         },
     },
     Check {
@@ -344,10 +344,10 @@ pub static CHECKS: &[Check] = &[
         expected: "its Reply, with the chunk returned: all segments, each of length 0",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let mut draft = second.null();
-            draft.writes = vec![targets(second.probe, &[256, 256])];
-            let (seen, _) = second.succeed(&draft)?;
+            let mut version2 = Version2Probe::open(probe)?;
+            let mut draft = version2.null();
+            draft.writes = vec![targets(version2.probe, &[256, 256])];
+            let (seen, _) = version2.succeed(&draft)?;
             ensure(seen.writes().len() == 1, || seen.to_string())?;
             is_echo(&draft.writes[0], &seen.writes()[0], 0)?;
             Ok(seen.to_string())
@@ -376,9 +376,9 @@ pub static CHECKS: &[Check] = &[
         expected: "BAD_HEADER",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
-            let words = [second.probe.xid(), SECOND, CREDITS, OPTIONAL, CALL, kind::INITIAL, 400, 0];
-            second.refused(words[0], &Words::default().words(&words).0)
+            let mut version2 = Version2Probe::open(probe)?;
+            let words = [version2.probe.xid(), SECOND, CREDITS, OPTIONAL, CALL, kind::INITIAL, 400, 0];
+            version2.refused(words[0], &Words::default().words(&words).0)
         },
     },
     Check {
@@ -396,7 +396,7 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing for it, and the NULL's Reply",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::learned(probe)?;
+            let mut version2 = Version2Probe::learned(probe)?;
             let mut came = String::new();
             for round in 0..10 {
                 let values = [
@@ -404,8 +404,8 @@ pub static CHECKS: &[Check] = &[
                     word_value(999, 2),
                     word_value(characteristic::SUPPORT, 0),
                 ];
-                let xid = second.probe.xid();
-                came = second.dropped(&operation(xid, CALL, kind::INITIAL, initial(&values), &[]))?;
+                let xid = version2.probe.xid();
+                came = version2.dropped(&operation(xid, CALL, kind::INITIAL, initial(&values), &[]))?;
             }
             Ok(came)
         },
@@ -417,12 +417,12 @@ pub static CHECKS: &[Check] = &[
         expected: "the Reply in its chunk: the last value counts",
         needs: Files,
         run: |probe| {
-            let mut second = SecondProbe::learned(probe)?;
+            let mut version2 = Version2Probe::learned(probe)?;
             let sizes = [32768, 4096].map(|size| word_value(characteristic::RECEIVE_SIZE, size));
-            second.tell(initial(&sizes))?;
-            let mut draft = as_second(read(second.probe, 0, 6000)?);
-            draft.reply = Some(targets(second.probe, &[16384]));
-            let (seen, _) = second.succeed(&draft)?;
+            version2.tell(initial(&sizes))?;
+            let mut draft = as_version2(read(version2.probe, 0, 6000)?);
+            draft.reply = Some(targets(version2.probe, &[16384]));
+            let (seen, _) = version2.succeed(&draft)?;
             ensure(seen.is_nomsg(), || format!("{seen}, {} octets inline", seen.len))?;
             Ok(seen.to_string())
         },
@@ -501,10 +501,10 @@ pub static CHECKS: &[Check] = &[
         expected: "nothing, or INVAL_OPTION; NULL is answered behind it",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::learned(probe)?;
-            let xid = second.probe.xid();
+            let mut version2 = Version2Probe::learned(probe)?;
+            let xid = version2.probe.xid();
             let info = word_value(characteristic::RECEIVE_SIZE, 16384).words(&[0]);
-            second.dropped(&operation(xid, CALL, kind::UPDATE, info, &[]))
+            version2.dropped(&operation(xid, CALL, kind::UPDATE, info, &[]))
         },
     },
     Check {
@@ -536,12 +536,12 @@ pub static CHECKS: &[Check] = &[
         expected: "Replies with grants above 0",
         needs: Null,
         run: |probe| {
-            let mut second = SecondProbe::open(probe)?;
+            let mut version2 = Version2Probe::open(probe)?;
             let mut came = String::new();
             for credits in [0, u32::MAX] {
-                let mut draft = second.null();
+                let mut draft = version2.null();
                 draft.fixed.credits = credits;
-                let seen = second.ask(draft.fixed.xid, &draft.octets())?;
+                let seen = version2.ask(draft.fixed.xid, &draft.octets())?;
                 came = is_plain_reply(&seen, draft.fixed.xid)?;
             }
             Ok(came)

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A driver keeps one [`Responder`] for each connection, and beside it a [`Responder2`] if it speaks version 2. It asks once for
-//! each message which of the two takes it ([`is_second`]), because the Call says the version (V2-5.3-a). A Call of either version
+//! each message which of the two takes it ([`is_version2`]), because the Call says the version (V2-5.3-a). A Call of either version
 //! is a [`ReceivedCall`], and [`Responder::plan_reply`], [`Responder::emit_reply`], [`Responder::refuse`] answer it in its own.
 //!
 //! *Groups.* The driver keeps the messages of a group, each of which has a credit, until its Reply is sent; then it posts them
@@ -47,7 +47,7 @@ const SET_WORDS: usize = 16;
 /// Tells whether a message is of version 2: [`Responder2::handle_receive`] takes it, and [`Responder`] any other.
 #[inline]
 #[must_use]
-pub fn is_second(message: &[u8]) -> bool {
+pub fn is_version2(message: &[u8]) -> bool {
     message.get(4..8) == Some(&VERSION.to_be_bytes())
 }
 
@@ -190,7 +190,7 @@ impl Responder2 {
     /// ([`PeerCharacteristics::receive_size`](crate::characteristics::PeerCharacteristics::receive_size)), and this end's Sends.
     /// 4096 octets before.
     pub fn set_threshold(&self, responder: &mut Responder, octets: u32) {
-        responder.second_threshold = octets;
+        responder.version2_threshold = octets;
     }
 
     /// The connection is gone: call this before the Responder's own.
@@ -299,7 +299,7 @@ impl Responder2 {
         match responder.start(header.xid, header.credits) {
             Err(refusal) => Self::unstarted(refusal),
             Ok(id) => {
-                responder.slots[id.index()].lists = Lists::Second { more_credits: 0 };
+                responder.slots[id.index()].lists = Lists::Version2 { more_credits: 0 };
                 ResponderEvent2::Call(responder.call(id, message).expect("it was taken in just now"))
             }
         }
@@ -323,7 +323,7 @@ impl Responder2 {
                     Ok(id) => id,
                     Err(refusal) => return Self::unstarted(refusal),
                 };
-                responder.slots[id.index()].lists = Lists::Second { more_credits: 0 };
+                responder.slots[id.index()].lists = Lists::Version2 { more_credits: 0 };
                 self.open = Some(id);
                 self.map.begin();
                 let RequestTransmission { count, payload_len, .. } = request;
@@ -418,7 +418,7 @@ impl Responder2 {
     /// Takes the credit of another transmission.
     fn take_credit(&self, responder: &mut Responder) -> bool {
         let Some(id) = self.open else { return true };
-        let Lists::Second { more_credits } = &mut responder.slots[id.index()].lists else { return true };
+        let Lists::Version2 { more_credits } = &mut responder.slots[id.index()].lists else { return true };
         let is_there = responder.grant.start();
         *more_credits += u32::from(is_there);
         is_there
@@ -445,10 +445,10 @@ impl Responder2 {
         refused: &Refused2,
     ) -> ResponderEvent2<'m> {
         let Ok((fixed, _)) = Fixed::parse(message) else {
-            return ResponderEvent2::Dropped(DroppedCall::Second(refused.error));
+            return ResponderEvent2::Dropped(DroppedCall::Version2(refused.error));
         };
         let code = match refused.answer {
-            Answer2::Drop => return ResponderEvent2::Dropped(DroppedCall::Second(refused.error)),
+            Answer2::Drop => return ResponderEvent2::Dropped(DroppedCall::Version2(refused.error)),
             Answer2::ErrVers => ErrorCode2::Vers { low: 1, high: VERSION },
             Answer2::BadHeader => ErrorCode2::BadHeader,
             Answer2::InvalidOption => ErrorCode2::InvalidOption,
@@ -709,7 +709,7 @@ fn response<'a>(items: &'a [PlacedItem<'a>], count: u32, payload_len: u32) -> Re
 impl Responder {
     /// The lists and the Payload stream of a Call of version 2, which was checked when it came. Those of a group's first
     /// transmission have no chunks.
-    pub(super) fn second_parts(message: &[u8]) -> Option<(CallPayload<'_>, HeaderLists<'_>)> {
+    pub(super) fn version2_parts(message: &[u8]) -> Option<(CallPayload<'_>, HeaderLists<'_>)> {
         let (header, rest) = Header2::parse(message).ok()?;
         match header.body {
             Body2::Message(_, lists) => Some((CallPayload::Inline(rest), lists)),
@@ -730,26 +730,26 @@ impl Responder {
 
     /// As `emit_repeated`, in version 2.
     #[inline(never)]
-    pub(super) fn emit_second(
+    pub(super) fn emit_version2(
         &mut self,
         (xid, message): (u32, &[u8]),
         items: &[u32],
         form: &ReplyForm,
         out: &mut [u8],
     ) -> Result<usize, Overflow> {
-        let (_, lists) = Responder::second_parts(message).ok_or(Overflow)?;
+        let (_, lists) = Responder::version2_parts(message).ok_or(Overflow)?;
         let kind = if form.long { MessageKind::Nomsg } else { MessageKind::Msg };
         let emitter = start(out, kind, MessageType::Reply, xid, self.grant.renew(false))?;
         echo_lists(emitter, &lists, items, form)
     }
 
     /// What a Call of version 2 is seen as.
-    pub(super) fn second_call<'m>(
+    pub(super) fn version2_call<'m>(
         id: ResponderCallId,
         xid: u32,
         message: &'m [u8],
     ) -> Option<ReceivedCall<'m>> {
-        let (payload, lists) = Responder::second_parts(message)?;
-        Some(ReceivedCall { id, xid, payload, chunks: Chunks::Second(lists) })
+        let (payload, lists) = Responder::version2_parts(message)?;
+        Some(ReceivedCall { id, xid, payload, chunks: Chunks::Version2(lists) })
     }
 }
