@@ -9,9 +9,9 @@
 //!
 //! # Bounds
 //!
-//! There is a fixed number of entries, which owners share fairly, and the connections of each (`kept.rs`): a connection keeps
-//! what it may have unanswered, twice its credits, as long as there are so many entries for each. WRITEs have entries of their own,
-//! so that the many of them do not evict what matters more. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
+//! There is a fixed number of entries, which owners share fairly, and the connections of each (`kept.rs`): a connection keeps its
+//! unanswered Calls, and up to twice its credits, as long as there are that many entries for each. WRITEs have entries of their
+//! own, so that their number does not evict more important ones. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
 //! version 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
 //!
 //! A retransmission of a Call that is still being executed is dropped if it comes over the same connection: its Reply is

@@ -11,8 +11,8 @@
 //!
 //! What is fair for a client is the larger of two numbers, in credits:
 //!
-//! - its equal part, by weight ([`CreditLedger::equal`]). All clients can have theirs at once: what a crowd of connections
-//!   is sure of and has no use for is not divided, because no other client may have it.
+//! - its equal part, by weight ([`CreditLedger::equal`]). All clients can have theirs at once: Receives that a crowd of connections
+//!   is sure of and does not use are not divided, because no other client may have them.
 //! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
 //!   switches have that share one buffer among their ports). `k` clients that want all settle at equal parts, without a
 //!   list of who wants what, and the next client still finds some.
@@ -58,7 +58,7 @@ const ROUND_EACH: u32 = 4;
 /// Of what is free, all connections of a client may hold this multiple, at the usual weight.
 const CLIENT_MULTIPLE: u64 = 4;
 
-/// Of what is shared, one part in so many is left to those who have less than their equal part.
+/// Of what is shared, one part in this number is left to clients that have less than their equal part.
 const RESERVE_SHARE: u32 = 16;
 
 /// A client whose connections had no review for so long is quiet: it holds what it has, and wants no more.
@@ -72,7 +72,7 @@ const QUIET_LOOKS: u32 = 4;
 const RELIEF_INTERVAL: Duration = Duration::from_millis(100);
 const RELIEF_LATER: Duration = Duration::from_secs(1);
 
-/// A weight is counted in so many parts: it is divided among the reactors that its client has connections to.
+/// The parts of a weight, which is divided among the reactors that its client has connections to.
 const PARTS: u32 = 64;
 
 /// How credits are granted.
@@ -334,7 +334,7 @@ impl CreditLedger {
     }
 
     /// Credits of those clients of a set that have some of what is shared, with what they are sure of. What other connections
-    /// are sure of is nobody else's.
+    /// are sure of belongs to them alone.
     fn usable(&self, set: usize) -> u64 {
         let shared = match set {
             ALL => self.shared,
@@ -361,7 +361,7 @@ impl CreditLedger {
         usable * account.parts() / parts.max(account.parts())
     }
 
-    /// Receives that are shared and that nobody holds.
+    /// Receives that are shared and that no connection holds.
     #[inline]
     pub(crate) fn free(&self) -> u32 {
         self.shared.saturating_sub(self.taken)

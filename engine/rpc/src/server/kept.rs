@@ -3,8 +3,8 @@
 //!
 //! Entries are found by their key, and each is in the queue of its connection, oldest first. When the table is full, the
 //! *owner* ([`owner`](crate::server::eviction::owner)) that has most entries loses the oldest one of that of its connections
-//! which has most. So a busy connection evicts its own entries: one that has no more than its share of what its owner has,
-//! where that is no more than its share of all, loses none, however many Calls the others make.
+//! which has most. So a busy connection evicts its own entries: one that has at most its share of its owner's entries,
+//! where these are at most the owner's share of all, loses none, however many Calls the others make.
 //!
 //! The entries of a connection stay when it ends: they are for the next one. Each Call that comes in looks at one entry, and
 //! frees it if it is too old.
@@ -501,7 +501,7 @@ mod tests {
                     table.entries[index as usize].answer(&[]);
                     if let Some(at) = model.iter().position(|it| it.3 == index) {
                         let (_, owner, number, _) = model[at];
-                        assert_eq!(model.len(), entries, "nobody is evicted while there is room");
+                        assert_eq!(model.len(), entries, "none is evicted while there is room");
                         assert_eq!(Some(of(owner)), most, "the owner that has most loses one");
                         let most = (0..3).map(|number| of_connection(owner, number)).max();
                         assert_eq!(Some(of_connection(owner, number)), most, "its connection with most");

@@ -64,7 +64,7 @@ impl Crowd {
         }
     }
 
-    /// A Call of one of the silent, for a result of so many octets that has no shorter form, without any chunk.
+    /// A Call of one of the silent, for a result of `len` octets that has no shorter form, without any chunk.
     fn ask(&mut self, client: usize, len: usize) {
         let xid = self.next_xid;
         self.next_xid += 1;
@@ -128,7 +128,7 @@ fn exposed_replies_of_the_silent_are_taken_back_while_others_wait() {
     assert!(crowd.bench.server.engine.statistics().exposures_expired > 0, "it was taken back");
     let is_exposed = |message: &Vec<u8>| crate::raw::word(message, 3) == 1;
     assert!(crowd.silent[7].messages.iter().any(is_exposed), "one who came late has something of it");
-    assert!(crowd.silent.iter().all(|raw| raw.closed.is_none()), "nobody had to end");
+    assert!(crowd.silent.iter().all(|raw| raw.closed.is_none()), "no client had to end");
     crowd.check_honest();
     crowd.close();
 }

@@ -271,7 +271,7 @@ fn who_is_silent_with_more_than_its_part_ends_for_one_that_finds_less() {
     crowd.connect(6, Use::Greedy, u32::MAX);
     crowd.passes(100);
     let before = crowd.granted(6..7);
-    assert_eq!(crowd.bench.server.engine.statistics().connections_evicted, 0, "nobody is silent for long");
+    assert_eq!(crowd.bench.server.engine.statistics().connections_evicted, 0, "no client is silent for long");
     for _ in 0..60 {
         let now = crowd.bench.world.now();
         crowd.bench.world.advance_to(now + Duration::from_millis(100));

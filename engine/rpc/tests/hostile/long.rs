@@ -1,4 +1,4 @@
-//! Long Replies that nobody takes come out of their owner's part of the payload memory, as data does.
+//! Untaken Long Replies come out of their owner's part of the payload memory, as data does.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn long_replies_that_nobody_takes_are_their_owners() {
     }
 }
 
-/// Owners that hold all there is for bulk data: Long Replies leave the rest to byte streams, and wait for what comes back.
+/// Owners that hold all there is for bulk data: Long Replies leave the rest to byte streams, and wait for memory that is given back.
 #[test]
 fn long_replies_leave_the_reserve() {
     let mut bench = bench(1);

@@ -59,7 +59,7 @@ pub(crate) const FILL: u32 = 18;
 pub(crate) const LATER_FILL: u32 = 19;
 /// `opaque local()`: the address that the Call came to, as text.
 pub(crate) const LOCAL: u32 = 21;
-/// `pieces(count) -> eligible opaque`: so many octets, each a piece of its own of what a store has; fewer if it may not have so many.
+/// `pieces(count) -> eligible opaque`: `count` octets, each a piece of its own of a store's memory; fewer if that many pieces are not allowed.
 pub(crate) const PIECES: u32 = 22;
 
 pub(crate) const NEVER: u64 = u64::MAX;

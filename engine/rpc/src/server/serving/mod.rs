@@ -1,5 +1,4 @@
-//! The server half of a connection: drives the Responder, pulls Calls' chunks, runs services, sends
-//! Replies.
+//! The server half of a connection: drives the Responder, pulls chunks, runs services, sends Replies.
 //!
 //! ```text
 //!  Receive ─▶ Responder ─▶ [pull Position Zero] ─▶ [pull data chunks] ─▶ service ─▶ Writes, Send
@@ -67,13 +66,11 @@ pub(crate) struct Serving {
     memory_wait_max: Duration,
     /// What this connection has of the memory for transit.
     pub(crate) share: TransitShare,
-    /// Messages that wait for message buffers: those of the answer, and of the Receive in their stead. At
-    /// most as many as Receives were posted.
+    /// Messages that wait for buffers, at most as many as Receives were posted.
     pub(crate) stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
     pub(crate) pending: u32,
-    /// Signaled Sends that are not complete, each with the pages that its Reply holds, oldest first. A stopping engine has
-    /// all signaled, else only those of Replies that hold some are.
+    /// Signaled Sends under way, each with the pages of its Reply, oldest first. All are signaled when stopping.
     sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
     pub(crate) held: u32,
@@ -154,8 +151,7 @@ impl Serving {
         Serving { account, ..Serving::with(config.credits_max, parameters, limits, share, governor) }
     }
 
-    /// For the reverse Calls of a connection that was opened, on which `parameters` were agreed. A Call with chunks is answered
-    /// with ERR_CHUNK (8167-5.3-b).
+    /// For reverse Calls on a connection that we opened. A Call with chunks gets ERR_CHUNK (8167-5.3-b).
     pub(crate) fn reverse(config: &EngineConfig, parameters: &Parameters, share: TransitShare) -> Serving {
         let slots = config.reverse_credits;
         Serving::with(slots, parameters.reversed(), ChunkLimits::SHORT, share, CreditGovernor::fixed(slots))
@@ -394,8 +390,7 @@ impl Serving {
         }
     }
 
-    /// Goes on with a Call whose handler ran where the message arrived. `Some`: it is to be kept with what it pulled, and
-    /// answered later.
+    /// Goes on with a Call whose handler ran where the message arrived. `Some`: keep it, and answer later.
     #[cold]
     pub(crate) fn go_on<P: Provider>(
         &mut self,
@@ -440,8 +435,7 @@ impl Serving {
         Ok(None)
     }
 
-    /// Whether a Call that requests these credits may be answered where it arrived: nothing comes first, such as results that the
-    /// client has to take, and the posted Receives do not change.
+    /// Whether a Call that requests these credits may be answered in place: nothing else comes first.
     #[inline(always)]
     pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
         self.held == self.wanted(requested)
