@@ -24,6 +24,7 @@ mod mounts;
 mod options;
 mod plan;
 mod privileges;
+mod progress;
 mod reactor;
 mod registration;
 mod report;
@@ -139,7 +140,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     let plan = Plan::new(&settings)?;
     state::check(&settings, options.check)?;
     let mut place = Place::choose(&settings, options.check)?;
-    descriptors::check(&settings, &plan)?;
+    descriptors::check(&settings, &plan, &mut place.warnings)?;
     place.warnings.extend(settings::memory_warning(Path::new("/"), settings.memory));
     directories::check(&settings, &mut place.warnings)?;
     if options.check {

@@ -193,11 +193,20 @@ fn descriptors_are_counted_at_start() {
     let output = check("ulimit -n 1000", "1024");
     assert_eq!(output.status.code(), Some(2));
     let complaint = String::from_utf8(output.stderr).unwrap();
-    assert!(complaint.contains("--connections-max 1024: it takes 2432 descriptors"), "{complaint}");
-    assert!(complaint.contains("lower --connections-max to 308"), "{complaint}");
-    for (limits, connections) in [("ulimit -n 1000", "308"), ("ulimit -S -n 200", "64")] {
+    assert!(complaint.contains("--connections-max 1024: it takes 1408 descriptors"), "{complaint}");
+    assert!(complaint.contains("lower --connections-max to 616"), "{complaint}");
+    // One descriptor a connection: enough for all of RDMA's or all of TCP's, and for both of fewer.
+    let scarce = "enough for 616 connections in all";
+    for (limits, connections, warning) in [
+        ("ulimit -n 1000", "308", None),
+        ("ulimit -n 1000", "616", Some(scarce)),
+        ("ulimit -S -n 200", "64", None),
+    ] {
         let output = check(limits, connections);
         assert!(output.status.success(), "{limits}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(text.contains("warning: descriptors"), warning.is_some(), "{text}");
+        assert!(text.contains(warning.unwrap_or_default()), "{text}");
     }
 }
 
