@@ -27,7 +27,7 @@ use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, FIRST_RECEIVES};
 
-/// A connection with both halves takes Calls and Replies. An RDMA_DONE is told apart before.
+/// A connection with both halves takes Calls and Replies. RDMA_DONEs are filtered out before.
 const BOTH: Roles = Roles { responds: true, exposes_replies: false, pulls_replies: false };
 
 /// Which half of a connection a message is for.

@@ -81,8 +81,8 @@ pub struct EngineConfig {
     pub stream_memory: u32,
     /// Congestion control of TCP connections' sockets; `None`: the system's default.
     pub stream_congestion_control: Option<CongestionControl>,
-    /// Calls whose Replies are kept, to answer them alike when they come again: those that must not be executed
-    /// twice. 0 keeps none. WRITEs have as many again, divided by 4.
+    /// Replies kept for retransmissions of Calls that must not be executed twice. 0 keeps none. WRITEs have as
+    /// many again, divided by 4.
     pub duplicates_max: u32,
     /// Versions of RPC-over-RDMA that this side speaks.
     pub protocol: ProtocolChoice,

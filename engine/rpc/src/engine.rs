@@ -110,7 +110,7 @@ pub struct Engine<P: Provider, S> {
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     /// Of these, how many there are.
     pub(crate) connection_count: usize,
-    /// Clients' connections that ended and are to be made anew.
+    /// Clients' connections that ended and will be made anew.
     #[allow(clippy::vec_box, reason = "the box moves here from `connections`, and back")]
     pub(crate) parked: Vec<Box<Connection>>,
     /// Clients' connections that were: their names, and their queue pairs of today.
@@ -267,8 +267,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.streams.as_ref().map_or(0, |streams| streams.count())
     }
 
-    /// Says what weight a client has among those that want credits: 1 to [`CLIENT_WEIGHT_MAX`](crate::CLIENT_WEIGHT_MAX). All have
-    /// [`CLIENT_WEIGHT_USUAL`](crate::CLIENT_WEIGHT_USUAL) otherwise. It is asked for each connection that is accepted.
+    /// Sets a function that gives the weight of a client among those that want credits: 1 to
+    /// [`CLIENT_WEIGHT_MAX`](crate::CLIENT_WEIGHT_MAX). All have [`CLIENT_WEIGHT_USUAL`](crate::CLIENT_WEIGHT_USUAL) otherwise.
+    /// It is called for each connection that is accepted.
     ///
     /// A client is a network address (of IPv6 the first 64 bits), or a user of this machine, however many connections it has.
     pub fn set_client_weights(&mut self, weigh: impl Fn(&Peer) -> u32 + 'static) {
@@ -572,8 +573,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
         events
     }
 
-    /// Looks a few times more: an idle look is much cheaper than a pass, and they make the time from a message's arrival to its
-    /// handling shorter.
+    /// Polls a few times more: an idle poll is much cheaper than a pass, and shortens the time from a message's arrival to its
+    /// handling.
     // Not inline, as each of these: it would slow down a pass that needs none of it.
     #[inline(never)]
     fn poll_again(&mut self) -> usize {

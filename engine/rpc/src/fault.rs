@@ -193,7 +193,7 @@ mod tests {
                 };
                 state.duplicates.lookup(&asked, &mut state.statistics)
             };
-            let Known::New(entry) = look(state, 3) else { panic!("nobody asked before") };
+            let Known::New(entry) = look(state, 3) else { panic!("it is new") };
             let draft = is_answered.then(|| state.drafts.take());
             let terms = ReplyPolicy { kept: Some(entry), ..ReplyPolicy::ENGINE };
             let found = find(&mut engine.connections, id).expect("it is connected");
@@ -236,7 +236,7 @@ mod tests {
         tolerated(|| found.calling.as_mut().expect("a client's").finish(&mut engine.core, call.call));
         let done = engine.completed().expect("it is over");
         assert_eq!((done.user, done.result.err()), (5, Some(CallError::ConnectionLost)));
-        let reason = CloseReason::Fault("a Call is over, and nobody knows how");
+        let reason = CloseReason::Fault("a Call is over without an outcome");
         assert_eq!(pair.ends(), [ConnectionEvent::Closed { connection, reason }]);
     }
 }

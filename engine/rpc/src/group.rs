@@ -103,8 +103,8 @@ impl<P: Provider> EngineGroup<P> {
     }
 }
 
-/// News that may wait for a reactor: all of its connections may come before it looks, and all of all reactors end before reactor 0
-/// does, which is told of that.
+/// Messages that may wait for a reactor: one for each of its connections, and for reactor 0 one for the end of each connection of
+/// the group.
 const fn news_max(reactor: usize, count: usize, connections_max: u32) -> usize {
     let connections = connections_max as usize;
     NEWS_SPARE + if reactor == 0 { count * connections } else { connections }

@@ -622,7 +622,7 @@ impl Serving {
 }
 
 /// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
-/// pages that are to be counted for it.
+/// number of pages to count for it.
 #[inline(always)]
 pub(crate) fn read_in_reach(
     state: &EngineState,

@@ -90,7 +90,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.provider.destination()
     }
 
-    /// From now on `place` says for each connection that comes in where it is served. It is asked once for each, with who it is.
+    /// From now on `place` says for each incoming connection where it is served. It is called once for each, with the peer.
     ///
     /// The caller has to call [`Engine::take_released`] after each pass until it gives nothing: meanwhile the engine does not let
     /// its reactor sleep. At most 1024 connections of a kind wait; more are served here, as are those for a number that is not in

@@ -77,7 +77,8 @@ impl ConnectionPlacement {
         }
     }
 
-    /// Which engine serves a connection of `peer` that comes now. `None`: all are full; whichever is asked makes room, or refuses.
+    /// The engine that serves a connection of `peer` that comes now. `None`: all are full; the caller's engine makes room, or
+    /// refuses.
     pub fn place(&mut self, peer: &Peer, now: Duration) -> Option<usize> {
         self.forget_homes(now);
         let client = address(peer);

@@ -136,8 +136,8 @@ impl EngineState {
     }
 }
 
-/// Receives that every serving connection is sure of, however many there are: half of all. What is posted cannot be had
-/// back, so a client that is idle keeps its credits, and one that comes late would find none.
+/// Receives that every serving connection is sure of, however many there are: half of all. Posted Receives cannot be
+/// taken back, so an idle client keeps its credits, and a late client would find none.
 pub(crate) fn receives_sure(config: &EngineConfig) -> u32 {
     (config.receives_max / config.connections_max / 2).max(FIRST_RECEIVES)
 }

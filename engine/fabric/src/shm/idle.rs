@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Active, Shm};
 
-/// So few connections are looked at in each pass, used or not, if there are no more.
+/// Up to this number of connections, all are polled in each pass, used or not.
 const ACTIVE_MIN: usize = 4;
 /// Looks at the clock without a message, 30 µs apart, after which a connection's bell is silenced.
 const SILENCE_AFTER: u32 = 3;

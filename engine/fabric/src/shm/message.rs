@@ -155,7 +155,7 @@ impl Reader<'_> {
             exposures: self.word()?,
             send_len_max: self.word()?,
             receive_len_max: self.word()?,
-            // Not told: the peer has no use for it.
+            // Not sent: the peer does not need it.
             receive_targets: 0,
         };
         let layout = Layout { ring_len: self.word()?, exposures: self.word()? };

@@ -336,7 +336,7 @@ impl Producer {
         self.tail - self.batch >= self.leave_len
     }
 
-    /// Whether the open batch, to which something was added that the consumer has no use for alone, should leave.
+    /// Whether the open batch should leave, after a record was added that is useless to the consumer by itself.
     #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.tail - self.batch >= BATCH_LEN_MAX

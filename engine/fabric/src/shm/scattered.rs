@@ -75,7 +75,7 @@ struct Places<'a> {
 }
 
 impl Places<'_> {
-    /// The next octets up to `end`, as far as they lie together, which are then taken for written. `None`: there are no more.
+    /// The next octets up to `end`, as far as they lie together, which then count as written. `None` at the end.
     fn next(&mut self, end: usize) -> Option<(*mut u8, usize)> {
         let left = end.checked_sub(self.at).filter(|left| *left > 0)?;
         let head_room = self.head.len();

@@ -554,7 +554,7 @@ impl Shm {
             .map_err(|error| refused(&incoming.socket, error))?;
         incoming.id = self.next_incoming();
         let token = Token::Incoming { index: incoming.id, generation: 0 };
-        // A peer that is gone is told by the epoll at once, and its request with it.
+        // The epoll reports a peer that is gone at once, and its request goes with it.
         self.epoll.add(incoming.socket.as_fd(), token, SOCKET).map_err(|source| {
             let doing = "watch the socket of a connection request".to_owned();
             refused(&incoming.socket, FabricError::System { doing, source })

@@ -593,7 +593,7 @@ impl Calling {
             Stage::Ending(ending) => ending,
             _ => {
                 // Its user waits for it, however it is.
-                state.fault(self.name, "a Call is over, and nobody knows how");
+                state.fault(self.name, "a Call is over without an outcome");
                 Ending::Failed(CallError::ConnectionLost)
             }
         };

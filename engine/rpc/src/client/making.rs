@@ -193,7 +193,7 @@ impl Calling {
         Ok(send)
     }
 
-    /// Leaves a Reply that may not fit inline to the server, which exposes it if it does not. `false`: the Call is to have a Reply
+    /// Leaves a Reply that may not fit inline to the server, which exposes it if it does not. `false`: the Call needs a Reply
     /// chunk.
     #[cold]
     fn leave_reply(&mut self, making: &Making<'_>) -> bool {

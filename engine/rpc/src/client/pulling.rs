@@ -282,7 +282,7 @@ impl Calling {
         let pulls = self.pulls.as_deref_mut();
         let entry = pulls.and_then(|pulls| pulls.entries.get_mut(index)).and_then(Option::as_mut);
         let Some(entry) = entry.filter(|entry| matches!(entry.progress, Progress::Reading)) else {
-            return Err(fault("a Reply is read that nobody pulls"));
+            return Err(fault("a Reply is read that is not being pulled"));
         };
         if result.is_err() {
             // The connection is ending, with everything in it.

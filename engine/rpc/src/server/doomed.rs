@@ -1,4 +1,4 @@
-//! Calls whose chunks ended a connection (8166-4.5.3-b): when they come again over the next one, they are answered with
+//! Calls whose chunks ended a connection (8166-4.5.3-b): their retransmissions over the next one are answered with
 //! ERR_CHUNK, and that connection lives.
 
 use std::time::Duration;

@@ -212,10 +212,7 @@ fn spread_calls_share_what_is_scarce() {
     let single = means.iter().enumerate().filter(|(at, _)| at % 4 > 0);
     let single = single.map(|(_, mean)| *mean).fold(0.0, f64::max);
     let least = deep.clone().copied().fold(f64::MAX, f64::min);
-    assert!(
-        least > 2.0 * single && least >= 16.0,
-        "{least} for who has use for them, {single} for who has not"
-    );
+    assert!(least > 2.0 * single && least >= 16.0, "{least} with demand, {single} without");
     assert!(jain(deep.copied()) >= 0.95, "{means:?}");
 }
 

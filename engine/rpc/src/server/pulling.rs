@@ -21,11 +21,10 @@ use crate::state::{Core, EngineState};
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
 pub(crate) const READ_CHUNKS_MAX: usize = 8;
 
-/// How long a Call waits for memory. To be told to come again costs its sender more: Linux's NFS client then waits for 5 s.
+/// How long a Call waits for memory. Being told to retry costs its sender more: Linux's NFS client then waits for 5 s.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a Long Call does. It cannot be told to come again, only that its chunks are wrong, which is for good
-/// (8166-4.5-d).
+/// How long a Long Call waits. Its only refusal says that its chunks are wrong, which is final (8166-4.5-d).
 const PATIENCE_LONG: Duration = Duration::from_secs(20);
 
 /// How long it takes until a wait for memory is others' fault, and what they do not use is taken back.
@@ -39,7 +38,8 @@ pub(crate) const PRESSED: Duration = Duration::from_millis(250);
 pub(crate) struct Pressure {
     /// How long it took so far.
     pub(crate) time: Duration,
-    /// Who alone can end it: the account of an owner whose part is taken; `None` if there is just no memory.
+    /// The account of the owner whose part is taken, and whose memory alone can end the wait; `None` if there
+    /// is just no memory.
     pub(crate) owner: Option<u32>,
 }
 
@@ -496,7 +496,7 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
 }
 
 /// Takes memory to read a Call's only chunk into, if that can be done at once by the rules of [`place_wanted`]. Returns the
-/// memory, and the pages that are to be counted for it.
+/// memory, and the number of pages to count for it.
 #[inline]
 pub(crate) fn take_at_once(
     state: &EngineState,
@@ -518,7 +518,7 @@ pub(crate) fn take_at_once(
 }
 
 /// Reads a Call's only chunk, of one segment, into memory of its own, if that is there and if the fabric reads at once. Returns
-/// the memory, and the pages that are to be counted for it.
+/// the memory, and the number of pages to count for it.
 #[inline(always)]
 pub(crate) fn read_at_once<P: Provider>(
     core: &mut Core<P>,

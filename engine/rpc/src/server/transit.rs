@@ -263,7 +263,7 @@ impl TransitAccounts {
         self.unanswered += pages;
     }
 
-    /// The peer is asked for `pages` no more.
+    /// The peer is no longer asked for `pages`.
     pub(crate) fn unask(&mut self, share: &mut TransitShare, pages: usize) {
         share.unanswered -= pages;
         self.accounts[share.owner as usize].unanswered -= pages;
@@ -566,7 +566,7 @@ mod tests {
         let mut accounts = TransitAccounts::default();
         let (mut taken, mut users) = (Vec::new(), 0..);
         for pages in [1000, 100, 10, 1] {
-            // Each is taken by somebody who has nothing yet.
+            // Each is taken by an owner that has nothing yet.
             loop {
                 let newcomer = accounts.open(users.next().map(user).as_ref());
                 if accounts.obstacle(&newcomer, &pool, pages, 0).is_some() {

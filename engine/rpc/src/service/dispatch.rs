@@ -236,7 +236,7 @@ pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOn
         deferrals: &core.state.deferrals,
     };
     fill(&mut reply);
-    // It was executed: who asks again is told so, whatever the handler made of it.
+    // It was executed: a retransmission gets that answer, whatever the handler made of it.
     if reply.draft.defect().is_some() {
         reply.system_error();
     }

@@ -126,8 +126,8 @@ pub trait Service {
 
     /// Where a Call is executed, if its engine is one of a group ([`Engine::join`](crate::Engine::join)); asked of no other.
     ///
-    /// Depends on the Call's arguments, and on nothing that changes: a Call that comes again must find the same reactor,
-    /// which knows it. NULL is answered where it comes in. `call` has no data of Read chunks.
+    /// Depends on the Call's arguments, and on nothing that changes: a retransmission must find the same reactor, which
+    /// knows it. NULL is answered where it comes in. `call` has no data of Read chunks.
     ///
     /// Chunks are carried as loans: no octet is copied. A Call that all reactors execute has no such items; one of a procedure
     /// that has is answered with SYSTEM_ERR.

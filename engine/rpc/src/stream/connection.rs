@@ -139,7 +139,7 @@ pub(super) struct Connection {
     barred: Option<(Duration, Short)>,
     later: Vec<Option<Later>>,
     later_count: usize,
-    /// What the poller is asked for.
+    /// The events to poll for.
     pub(super) interest: EventFlags,
     /// The socket takes no more for now.
     blocked: bool,
@@ -423,7 +423,7 @@ impl Connection {
                 Ok(Step::Octets(octets)) => {
                     self.incoming.started.get_or_insert(core.now);
                     if let (used, Err(_)) = self.take(core, services, shared, octets) {
-                        // Those that were not taken come again.
+                        // Octets that were not taken will be given out again.
                         self.incoming.splitter.take_back((octets.len() - used) as u32);
                         rest = &before[before.len() - rest.len() - (octets.len() - used)..];
                         break Ok(());

@@ -36,7 +36,7 @@ const TARGETS_USUAL: usize = 17;
 /// What one receive fills.
 pub(super) type Targets<'a> = SmallVec<[IoSliceMut<'a>; TARGETS_USUAL]>;
 
-/// How long a record waits for memory. Then an item is dropped, and its Call is told to come again.
+/// How long a record waits for memory. Then an item is dropped, and its client is told to retry.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long one without an item does, which cannot be told so: then its connection ends.

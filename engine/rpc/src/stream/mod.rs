@@ -74,7 +74,7 @@ const BACKLOG: i32 = 4096;
 /// How long no connection is accepted after descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A peer that says nothing at all is asked whether it lives.
+/// After this time of silence, a peer is probed.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// In the index of a [`ConnectionId`]: it names a byte stream, and no queue pair.

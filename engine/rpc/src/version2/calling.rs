@@ -44,7 +44,8 @@ pub(crate) struct ClientVersion2 {
     /// The peer announced version 2: it is to tell its characteristics before Calls go.
     pub(crate) is_announced: bool,
     pub(crate) has_characteristics: bool,
-    /// The peer is told those of this end. Without them it does not know the targets that results may go to.
+    /// The peer has the characteristics of this end. Without them it does not know the targets that results
+    /// may go to.
     pub(crate) has_told: bool,
     /// Its user knows that it is established.
     pub(crate) is_ready: bool,
@@ -557,7 +558,7 @@ impl Calling {
         version2.promised = version2.promised.saturating_sub(unused);
     }
 
-    /// The connection is gone: what version 2 had of it is over. To be said before the Requester is told.
+    /// The connection is gone, and its state of version 2 with it. Call this before the Requester's own.
     pub(crate) fn end_version2(&mut self) {
         if let Some(mut version2) = self.version2.take() {
             version2.requester2.handle_disconnect(&mut self.requester);

@@ -182,7 +182,8 @@ impl Serving {
     }
 }
 
-/// Takes memory for the data of a Call that arrived, by the rules of the general way: its pages, and how many are to be counted.
+/// Takes memory for the data of a Call that arrived, by the rules of the general way: its pages, and the number of them to
+/// count.
 #[inline]
 fn take_for(state: &EngineState, share: &TransitShare, len: usize) -> Option<(Buf, usize)> {
     let pool = &state.pools.payload;

@@ -487,7 +487,8 @@ impl Serving {
         Ok(())
     }
 
-    /// Lets a service run a Call whose message and data are here. `count`: its items, of which some are to be read if `is_explicit`.
+    /// Lets a service run a Call whose message and data are here. `count`: its items, some of which have to be read if
+    /// `is_explicit`.
     fn run_arrived<P: Provider, S: Services>(
         &mut self,
         core: &mut Core<P>,

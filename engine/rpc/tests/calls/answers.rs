@@ -115,7 +115,7 @@ fn an_encoder_that_leaves_out_other_items_than_there_are_chunks() {
 
 #[test]
 fn memory_that_the_fabric_does_not_know() {
-    // At start it is told, with the repair; of a single Call, why it was not sent.
+    // At start it says so, with the repair; of a single Call, why it was not sent.
     let world = World::new(1, FaultPlan::default());
     let config = small();
     let memory = Memory::on_demand(&config, 1 << 20).expect("a few megabytes");

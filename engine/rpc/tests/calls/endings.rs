@@ -239,7 +239,8 @@ fn connections_that_come_late_find_credits() {
     bench.close();
 }
 
-/// An engine that slept for long has its last pass's time when it is asked to connect: that is not when set-up began.
+/// An engine that slept for long still has its last pass's time when it is called to connect: set-up did not begin
+/// then.
 #[test]
 fn a_connection_begun_after_a_long_sleep_has_its_time() {
     let mut bench = Bench::new();
@@ -371,7 +372,7 @@ fn calls_wait_for_payload_memory() {
         drop(hoard);
         let missing = u32::from(is_missing).to_be_bytes();
         assert_eq!(bytes(&bench.finish(0, data))[..4], missing);
-        // It cannot be told to come again, and waits longer.
+        // Its client cannot be told to retry, so it waits longer.
         let long = bench.finish(0, long).result;
         assert_eq!(long.map(|answer| answer[..4] == [0; 4]), Ok(true));
         bench.close();

@@ -1,4 +1,4 @@
-//! Calls that come again by another reactor than the first time (5531-e).
+//! Retransmissions that come by another reactor than the first time (5531-e).
 
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::CARRIED_CALLS_MAX;

@@ -18,7 +18,7 @@ pub(crate) struct Group {
     pub(crate) reactors: Vec<Node<(Program,)>>,
     pub(crate) clients: Vec<Node<()>>,
     connections: Vec<ConnectionId>,
-    /// A small generator: who has the next turn.
+    /// A small generator: it chooses who has the next turn.
     random: u64,
     /// Units that the engine of reactor 0 keeps as long as it lives.
     pub(crate) kept: usize,

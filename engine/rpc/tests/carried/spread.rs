@@ -69,7 +69,7 @@ fn a_client_that_comes_back_comes_home() {
     for client in [2, 1] {
         group.disconnect(clients[client]);
         group.run(|group| group.connections()[client] == 0);
-        // What is told of it has to arrive.
+        // The news of it has to arrive.
         group.run_passes(20);
     }
     // Reactor 1 has as few as reactor 2, and comes first.

@@ -205,7 +205,7 @@ fn what_must_not_be_invalidated() {
     }
 }
 
-/// A new Call has the xid of a Reply that is exposed: its sender has no use for that one any more.
+/// A new Call has the xid of a Reply that is exposed: its sender does not need that one any more.
 #[test]
 fn a_call_with_the_same_xid_revokes_the_reply() {
     let mut served = Served::new(pulls());
@@ -271,7 +271,7 @@ impl Asking {
         // RR-P-10
         let message = self.raw.messages.remove(at);
         assert_eq!((message.len(), word(&message, 1)), (16, 1));
-        assert!(!self.raw.messages.iter().any(is_done), "it is told once");
+        assert!(!self.raw.messages.iter().any(is_done), "there is one RDMA_DONE");
     }
 
     #[track_caller]
@@ -322,7 +322,7 @@ fn exposed_replies_that_make_no_sense_are_told_of() {
     asking.close();
 }
 
-/// RR-4.1.3-c: a Call that timed out is told of when its Reply comes, and its credit is free again.
+/// RR-4.1.3-c: a Call that timed out gets an RDMA_DONE when its Reply comes, and its credit is free again.
 #[test]
 fn a_late_exposed_reply_is_told_of() {
     let mut asking = Asking::new(exposes(8), config());
@@ -371,7 +371,7 @@ fn more_exposed_replies_than_announced_end_the_connection() {
     asking.close();
 }
 
-/// A Reply that there is no memory for in time fails its Call, and is told of.
+/// A Reply that finds no memory in time fails its Call, and gets an RDMA_DONE.
 #[test]
 fn a_reply_without_memory_is_told_of() {
     let mut asking = Asking::new(exposes(2), config());

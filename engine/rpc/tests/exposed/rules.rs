@@ -148,7 +148,7 @@ fn rdma_done_invalidates_where_both_ends_can() {
     }
 }
 
-/// RR-4.1.3-c: the Reply of a Call that was given up is told of, whether it came before that or after.
+/// RR-4.1.3-c: the Reply of a Call that was given up gets an RDMA_DONE, whether it came before that or after.
 #[test]
 fn calls_are_given_up_at_every_step() {
     let mut steps = 0;

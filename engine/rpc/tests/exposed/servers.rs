@@ -65,7 +65,7 @@ fn random_grant(xid: u32) -> u32 {
     [0, 1, 8, u32::MAX][xid as usize % 4]
 }
 
-/// RR-X-2, RR-4.1.2-a, RR-4.1.3-c: whatever is exposed, each Call ends once, and nothing is told of that was not exposed.
+/// RR-X-2, RR-4.1.2-a, RR-4.1.3-c: whatever is exposed, each Call ends once, and only exposed Replies get an RDMA_DONE.
 #[test]
 fn any_exposed_replies_end_a_connection_at_worst() {
     sweep("any_exposed_replies_end_a_connection_at_worst", 0..60, |seed| {

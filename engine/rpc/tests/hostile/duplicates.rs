@@ -1,4 +1,4 @@
-//! Calls over RDMA that come again over a new connection (5531-e).
+//! Retransmissions over RDMA by a new connection (5531-e).
 
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::EngineConfig;

@@ -96,7 +96,7 @@ fn clients_that_fall_silent_yield_to_those_who_need_the_memory() {
     check_honest(&mut bench, Duration::from_millis(100));
     check_honest(&mut bench, Duration::from_millis(100));
     assert_eq!(bench.server.engine.statistics().peers_stuck, 0);
-    // Those who go on after all have their Calls executed, with all of their data.
+    // Clients that go on after all have their Calls executed, with all of their data.
     (1..12).for_each(|client| bench.clients[client].engine.provider_mut().set_readable(None));
     bench.run(|bench| bench.clients[1..].iter().all(|client| client.done.len() >= 3));
     bench.run_for(Duration::from_secs(1));
@@ -156,7 +156,7 @@ fn a_call_that_is_done_now_and_then_keeps_no_other_pull_alive() {
     close(bench);
 }
 
-/// A Long Call waits for memory for longer than one that can be told to come again.
+/// A Long Call waits for memory for longer than one whose client can be told to retry.
 #[test]
 fn a_long_call_is_patient() {
     let mut bench = Bench::new();

@@ -97,7 +97,7 @@ fn untaken_results_are_their_owners() {
         let done = bench.finish(0, call);
         assert_eq!(done.reduced_len as usize, LEN);
         assert_eq!(bench.server.engine.statistics().peers_stuck, 0);
-        // Those who take them after all get all of their answers.
+        // Clients that take them after all get all of their answers.
         for client in 1..=count {
             bench.clients[client].engine.provider_mut().set_writable(true);
         }

@@ -269,7 +269,8 @@ fn the_next_server_may_speak_another_version() {
     bench.close();
 }
 
-/// The server is still at the Call when it comes again: it must not execute it twice, and its first answer is lost.
+/// The server is still at the Call when the retransmission comes: it must not execute it twice, and its first
+/// answer is lost.
 #[test]
 fn what_a_server_drops_is_sent_once_more() {
     let mut bench = bench(POLICY);

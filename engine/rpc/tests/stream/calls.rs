@@ -309,7 +309,7 @@ fn large_arguments_of_many_connections_take_turns() {
     server.close();
 }
 
-/// Who has to wait for memory gets that of one who does not go on.
+/// A connection that has to wait for memory gets that of an idle one.
 #[test]
 fn one_that_does_not_go_on_yields_to_one_that_waits() {
     let mut server = Server::with(stag_rpc::EngineConfig { stream_memory: 1_100_000, ..config() }, 8 << 20);

@@ -1,4 +1,4 @@
-//! Calls that come again (5531-e): over the same connection, and over another one.
+//! Retransmissions (5531-e): over the same connection, and over another one.
 
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn calls_that_are_executed_now() {
     server.close();
 }
 
-/// The connection is gone when the answer is ready: who has asked again over a new one gets it there, at once.
+/// The connection is gone when the answer is ready: a retransmission over a new one gets it there, at once.
 #[test]
 fn answers_to_connections_that_are_gone() {
     let mut server = Server::new();

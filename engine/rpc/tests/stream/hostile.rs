@@ -117,7 +117,7 @@ fn silent_connections() {
     server.close();
 }
 
-/// Peers that send a part of a large Call and no more: who has a whole one does not wait for them.
+/// Peers that send a part of a large Call and no more: a peer with a whole one does not wait for them.
 #[test]
 fn parts_of_records_do_not_keep_whole_ones_waiting() {
     for part in [100 << 10, 1000 << 10] {

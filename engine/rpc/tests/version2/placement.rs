@@ -83,11 +83,7 @@ fn longer_data_goes_by_several_sends() {
     }
     let [client, server] = counts(&bench);
     assert_eq!((server.read_bytes, server.write_bytes), (0, 0), "no RDMA");
-    assert_eq!(
-        (client.groups_sent, server.groups_sent),
-        (6, 3),
-        "each GET is told where its result is to go"
-    );
+    assert_eq!((client.groups_sent, server.groups_sent), (6, 3), "each GET has directions for its result");
     assert_eq!(server.continuations, 2 * (1 + 1 + 3));
     // More than a message may have: by chunks.
     put_comes(&mut bench, 300_000);

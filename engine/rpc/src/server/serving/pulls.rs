@@ -47,8 +47,8 @@ impl Serving {
         self.slots.iter().flatten().filter_map(Pending::pull)
     }
 
-    /// How a Call waits for memory that others hold, if one does, and if its connection holds next to nothing: for that
-    /// others are to be looked at.
+    /// How a Call waits for memory that others hold, if one does, and if its connection holds next to nothing: only
+    /// then others have to give some back.
     pub(crate) fn pressure<P>(&self, core: &Core<P>) -> Option<Pressure> {
         // One whose own peer does not answer waits for that.
         if self.awaiting_memory.is_empty() || self.share.is_suspended {
@@ -222,7 +222,7 @@ impl Serving {
                 continue;
             }
             if matches!(call.payload, CallPayload::Long(_)) && pull.long.is_empty() {
-                // The Payload stream is here. Look whether data chunks are to be pulled beside it.
+                // The Payload stream is here. Check whether there are data chunks to pull beside it.
                 pull.keep_long();
                 let gathered = &mut core.gathered;
                 let stream = in_one_piece(&pull.long, gathered);
