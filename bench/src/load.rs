@@ -23,7 +23,7 @@ use crate::opened::{DeviceFacts, Opened};
 use crate::scenario::{MeasuredOperation, Scenario};
 use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 
-/// Below this many octets data goes inline, as NFS clients do: a chunk costs more than the copy.
+/// Below this many octets the data of a READ comes inline: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;
 
 /// For data of at least this many octets, the next Call is begun before more data are looked at.
@@ -70,6 +70,8 @@ struct Connection {
     file: Vec<u8>,
     /// Where the file is: its folder and its name.
     place: (Vec<u8>, String),
+    /// The data of a WRITE fits its message.
+    writes_inline: bool,
 }
 
 /// One client core's engine and what it works with.
@@ -170,7 +172,13 @@ impl<'a, P: Opened> Client<'a, P> {
                 operation if !operation.has_file() => Default::default(),
                 _ => client.make_file(id, export, &name)?,
             };
-            client.connections.push(Connection { id, file, place: (folder, name) });
+            let target = Target {
+                connection: id,
+                credentials: Credentials::Sys(&client.credential),
+                timeout: TIMEOUT,
+            };
+            let writes_inline = scenario.size <= target.inline_write_len_max(&client.engine, file.len());
+            client.connections.push(Connection { id, file, place: (folder, name), writes_inline });
         }
         Ok(client)
     }
@@ -257,7 +265,7 @@ impl<'a, P: Opened> Client<'a, P> {
 
     /// Leaves the export as it was found.
     fn remove_files(&mut self) -> Result<()> {
-        for Connection { id, file, place } in std::mem::take(&mut self.connections) {
+        for Connection { id, file, place, .. } in std::mem::take(&mut self.connections) {
             if file.is_empty() {
                 continue;
             }
@@ -316,7 +324,7 @@ impl<'a, P: Opened> Client<'a, P> {
             }
             MeasuredOperation::Write => {
                 let mut chunks = Chunks::default();
-                let item = if size >= CHUNK_LEN_MIN {
+                let item = if !connection.writes_inline {
                     chunks.read.push((0, self.data.clone()));
                     Item::Reduced { index: 0, len: size as u32 }
                 } else {

@@ -98,6 +98,10 @@ impl AnyLink {
         on!(self, link => link.inline_threshold())
     }
 
+    pub(super) fn inline_write_len_max(&self, file_len: usize) -> usize {
+        on!(self, link => link.inline_write_len_max(file_len))
+    }
+
     pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
         on!(self, link => link.buffer(len))
     }

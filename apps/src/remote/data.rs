@@ -45,9 +45,6 @@ const PAGE_LEN: usize = 4096;
 /// Calls in flight.
 const DEPTH: usize = 4;
 
-/// Data up to this length goes inline: a chunk costs more than the copy.
-pub(super) const INLINE_LEN_MAX: usize = 1024;
-
 /// Restarts of a server within the writing of one piece that are taken without complaint.
 const RESTARTS_MAX: usize = 5;
 

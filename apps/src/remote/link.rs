@@ -206,6 +206,13 @@ impl<P: Provider> Link<P> {
         self.engine.parameters(self.connection).map_or(0, |parameters| parameters.call_threshold)
     }
 
+    /// Octets of data that a WRITE to a handle of `file_len` octets may carry inline.
+    pub(super) fn inline_write_len_max(&self, file_len: usize) -> usize {
+        let credentials = Credentials::Sys(&self.credentials);
+        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
+        target.inline_write_len_max(&self.engine, file_len)
+    }
+
     /// A buffer for `len` octets of payload, if there is one.
     pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
         self.engine.pools().payload.take_len(len)

@@ -27,7 +27,7 @@ use stag::wire::nfs3::{
 use stag::wire::xdr::Item;
 
 use super::any::AnyLink;
-use super::data::{INLINE_LEN_MAX, Limits};
+use super::data::Limits;
 use super::link::{SLEEP_MAX, SPIN, clock};
 use super::mount::Mount;
 use super::{Remote, RemoteError, RemoteHandle, RemoteNode, answer, place, with_mode};
@@ -469,13 +469,14 @@ impl Session {
         data: Buf,
         stable: Stable,
     ) -> Result<WriteState, RemoteError> {
+        let inline_len_max = self.inner.borrow().link.inline_write_len_max(file.len());
         let data = data.share();
         let mut state = WriteState::default();
         let mut at = 0;
         while at < data.len() {
             let rest = data.slice(at..);
             let count = rest.len() as u32;
-            let is_inline = rest.len() <= INLINE_LEN_MAX;
+            let is_inline = rest.len() <= inline_len_max;
             let item =
                 if is_inline { Item::Inline(&rest[..]) } else { Item::Reduced { index: 0, len: count } };
             let arguments = WriteArguments {

@@ -23,6 +23,8 @@ use stag_rpc::{
     Request, Services,
 };
 use stag_wire::nfs3::{self, PATH_LEN_MAX, POST_OP_ATTRIBUTES_LEN_MAX, Procedure};
+use stag_wire::rpc::CALL_HEADER_LEN_MIN;
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
 use stag_wire::{mount3, nfsacl};
 
@@ -185,6 +187,28 @@ pub struct Target<'a> {
 }
 
 impl Target<'_> {
+    /// Octets of data that a WRITE to a handle of `file_len` octets may carry inline: as many as let the whole Call fit the
+    /// threshold that both ends agreed on. More goes by a Read chunk, which costs a round trip on most fabrics.
+    ///
+    /// 0 without a connection.
+    #[must_use]
+    pub fn inline_write_len_max<P: Provider, S: Services>(
+        &self,
+        engine: &Engine<P, S>,
+        file_len: usize,
+    ) -> usize {
+        /// Offset, count, stability, and the lengths of handle and data.
+        const FIXED_LEN: usize = 8 + 4 + 4 + 4 + 4;
+        let threshold = engine.parameters(self.connection).map_or(0, |parameters| parameters.call_threshold);
+        let credentials = match self.credentials {
+            Credentials::None => 0,
+            Credentials::Sys(body) => body.len().next_multiple_of(4),
+        };
+        let headers = HEADER_LEN_MIN + CALL_HEADER_LEN_MIN + credentials;
+        let rest = (threshold as usize).saturating_sub(headers + FIXED_LEN + file_len.next_multiple_of(4));
+        rest / 4 * 4
+    }
+
     /// Begins a Call. `user` comes back with its end.
     ///
     /// `chunks` is the memory for its DDP-eligible item: [`Chunks::write`] for the results of READ, as large as

@@ -270,6 +270,13 @@ impl Pair {
         });
     }
 
+    /// Octets of data that a WRITE to this file may carry inline.
+    pub(crate) fn inline_write_len_max(&self, file: &[u8]) -> usize {
+        let credentials = self.credential.as_deref().map_or(Credentials::None, Credentials::Sys);
+        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
+        target.inline_write_len_max(&self.client, file.len())
+    }
+
     /// Makes one Call.
     pub(crate) fn call<O: Operation>(&mut self, operation: &O, chunks: Chunks) -> FinishedCall {
         self.begin(operation, chunks, 42);

@@ -53,6 +53,21 @@ pub(crate) fn read(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chu
     (octets, ok.eof)
 }
 
+/// The longest WRITE that is said to fit its message does, and one that is a word longer does not.
+#[test]
+fn a_write_that_fits_its_message_needs_no_chunk() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let file = pair.create(&root, b"file");
+    let fits = pair.inline_write_len_max(&file);
+    assert!(fits > 1024, "{fits} of the default threshold of 4096");
+    for (len, long_calls) in [(fits, 0), (fits + 4, 1)] {
+        let before = pair.client.statistics().position_zero_chunks;
+        assert_eq!(write(&mut pair, &file, 0, &pattern(len), false), Ok(len as u32));
+        assert_eq!(pair.client.statistics().position_zero_chunks - before, long_calls, "{len} octets");
+    }
+}
+
 /// Data of every size, both ways, by chunk and without: inline, Long Call, Long Reply.
 #[test]
 fn what_is_written_is_read() {
