@@ -323,7 +323,12 @@ mod tests {
         assert!(advice(io::ErrorKind::AddrInUse, 0).contains("`rdma resource show cm_id`"));
         assert!(advice(io::ErrorKind::AddrNotAvailable, 0).contains("`rdma resource show cm_id`"));
         assert!(advice(io::ErrorKind::AddrNotAvailable, 2).contains("`ip address`"));
-        assert!(advice(io::ErrorKind::PermissionDenied, 2).contains("below 1024"));
+        let refused = |errno: i32| {
+            let source = io::Error::from_raw_os_error(errno);
+            listen_advice(&FabricError::System { doing: "listen".to_owned(), source }, &places[2], &places)
+        };
+        assert!(refused(libc::EACCES).contains("below 1024"));
+        assert_eq!(refused(libc::EPERM), "", "a filter of system calls, not the port");
         assert_eq!(listen_advice(&FabricError::Gone("it"), &places[1], &places), "");
     }
 }
