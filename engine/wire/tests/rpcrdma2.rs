@@ -367,15 +367,18 @@ fn a_receive_is_as_long_as_its_parts() {
     assert_eq!(parse(96, &[2, 32, 0, 0, 1, 32, 8, 0xffff_fffe | 1]), Ok(()), "RTR-7.2-b");
     for (len, groups) in [
         (95, &[3, 32, 0, 0][..]),
-        (0, &[u32::MAX, u32::MAX, 0, 0, u32::MAX, u32::MAX, 0, 0, 1, u32::MAX, 0, 0]),
-        // 2^16 times 2^16 is 0 in 32 bits.
-        (0, &[1 << 16, 1 << 16, 0, 1]),
+        (64, &[u32::MAX, u32::MAX, 0, 0, u32::MAX, u32::MAX, 0, 0, 1, u32::MAX, 0, 0]),
+        // 2^16 times 2^16, and 32, is 32 in 32 bits.
+        (32, &[1 << 16, 1 << 16, 0, 1, 1, 32, 0, 0]),
         // A target without room.
         (32, &[1, 32, 0, 0, 1, 0, 0, 1]),
     ] {
         assert_eq!(parse(len, groups), bad_header(Error2::StructureLength), "{groups:?}");
     }
-    assert_eq!(parse(0, &[]), Ok(()), "no parts at all: nothing can be put there");
+    for (len, groups) in [(0, &[][..]), (28, &[1, 28, 0, 0]), (31, &[1, 31, 0, 0])] {
+        let refused = bad_header(Error2::CharacteristicValue(5));
+        assert_eq!(parse(len, groups), refused, "XC-X-3: not even the smallest message fits");
+    }
 }
 
 #[test]

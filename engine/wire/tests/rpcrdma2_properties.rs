@@ -264,15 +264,15 @@ proptest! {
         let groups: Vec<Vec<BufferGroup>> = values
             .iter()
             .map(|(_, align, _, groups)| {
-                groups
-                    .iter()
-                    .map(|(count, len, is_target)| BufferGroup {
-                        count: u32::from(*count) >> 4,
-                        len: u32::from(*len),
-                        align: *align,
-                        is_target: *is_target,
-                    })
-                    .collect()
+                // The smallest message fits.
+                let head = BufferGroup { count: 1, len: 32, align: 0, is_target: false };
+                let rest = groups.iter().map(|(count, len, is_target)| BufferGroup {
+                    count: u32::from(*count) >> 4,
+                    len: u32::from(*len),
+                    align: *align,
+                    is_target: *is_target,
+                });
+                std::iter::once(head).chain(rest).collect()
             })
             .collect();
         let values: Vec<CharacteristicValue<'_>> = values

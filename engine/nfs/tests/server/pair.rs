@@ -57,6 +57,8 @@ pub(crate) struct Pair {
 
 /// Pools, which belong to reactor number `owner`: `pages` for payload.
 fn pools(provider: &mut Sim, config: &EngineConfig, owner: u8, pages: usize) -> Pools {
+    // Receives of version 2 have pages of their own, beside those that a test counts on.
+    let pages = pages + config.target_pages();
     let messages = Pools::messages_needed(config);
     let len = Pool::footprint(config.message_len(), messages) + Pool::footprint(PAGE, pages);
     let page = PageChoice::Size(PageSize::Base);

@@ -61,11 +61,26 @@ fn a_write_that_fits_its_message_needs_no_chunk() {
     let file = pair.create(&root, b"file");
     let fits = pair.inline_write_len_max(&file);
     assert!(fits > 1024, "{fits} of the default threshold of 4096");
-    for (len, long_calls) in [(fits, 0), (fits + 4, 1)] {
+    // Version 2 has other ways for a long Call.
+    let long = u64::from(crate::PROTOCOL == stag_rpc::ProtocolChoice::One);
+    for (len, long_calls) in [(fits, 0), (fits + 4, long)] {
         let before = pair.client.statistics().position_zero_chunks;
         assert_eq!(write(&mut pair, &file, 0, &pattern(len), false), Ok(len as u32));
         assert_eq!(pair.client.statistics().position_zero_chunks - before, long_calls, "{len} octets");
     }
+}
+
+/// As [`read`], and READs what is left where a Long Reply was shorter, because the last one still holds its pages.
+fn read_whole(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chunk: bool) -> (Vec<u8>, bool) {
+    let (mut octets, mut eof) = read(pair, file, offset, count, by_chunk);
+    while !eof && octets.len() < count as usize {
+        let (rest, end) =
+            read(pair, file, offset + octets.len() as u64, count - octets.len() as u32, by_chunk);
+        assert!(!rest.is_empty() && !by_chunk);
+        octets.extend(rest);
+        eof = end;
+    }
+    (octets, eof)
 }
 
 /// Data of every size, both ways, by chunk and without: inline, Long Call, Long Reply.
@@ -88,10 +103,10 @@ fn what_is_written_is_read() {
                 );
             }
             for by_chunk in [true, false] {
-                let (found, eof) = read(&mut pair, &file, 0, len as u32, by_chunk);
+                let (found, eof) = read_whole(&mut pair, &file, 0, len as u32, by_chunk);
                 assert!(found == octets && eof, "{len} octets, by chunk: {by_chunk}");
                 if len > 1 {
-                    let (found, eof) = read(&mut pair, &file, 1, len as u32 - 2, by_chunk);
+                    let (found, eof) = read_whole(&mut pair, &file, 1, len as u32 - 2, by_chunk);
                     assert!(found == octets[1..len - 1] && !eof);
                 }
                 // 8267-X-3: nothing at the end of the file.
