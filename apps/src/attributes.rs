@@ -96,7 +96,8 @@ pub fn long(attributes: &Attributes) -> String {
 /// The same of a file of which nothing is known.
 pub const LONG_UNKNOWN: &str = "??????????   ?     ?     ?          ? ????-??-??T??:??:??Z";
 
-/// A time in RFC 3339, UTC: with nanoseconds, or without (`{:.0}`).
+/// A time in RFC 3339, UTC: with nanoseconds, or without (`{:.0}`). By hand, because a date crate would be a dependency for
+/// these thirty lines alone.
 pub struct Utc(pub Time);
 
 impl fmt::Display for Utc {

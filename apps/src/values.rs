@@ -1,4 +1,7 @@
 //! Values of flags and configuration keys, and how they are printed.
+//!
+//! Sizes and times are parsed here and not by a crate: the same few units are printed again, exactly where they are whole, so that
+//! what `stagd` prints can be given back to it.
 
 use std::fmt;
 use std::fs;

@@ -1,6 +1,7 @@
 //! Capture files: pcap and pcapng, of either byte order, frame by frame.
 //!
-//! One frame is held at a time, at most [`FRAME_LEN_MAX`] octets of it, whatever lengths the file claims.
+//! One frame is held at a time, at most [`FRAME_LEN_MAX`] octets of it, whatever lengths the file claims. Captures may be
+//! hostile, so `dump` has no dependency but `wire`: this bound and the fuzz target cover all code that reads them.
 
 use std::fmt;
 use std::io::{self, Read};

@@ -1,5 +1,7 @@
 //! From a captured frame to TCP and UDP: link headers, VLAN tags, IPv4 and IPv6 with their extensions.
 //!
+//! By hand for the same reason as [`capture`](crate::capture): all code that reads hostile octets is here and fuzzed.
+//!
 //! Nothing here keeps state. Fragments of IP packets are not put together: TCP does not cause them, and RoCEv2 forbids
 //! them; they are counted as left out.
 

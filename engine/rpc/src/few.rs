@@ -1,6 +1,7 @@
 //! A list that nearly always has one element, or none.
 
-/// A list whose only element is in place: with one or none it is small to move and allocates nothing.
+/// A list whose only element is in place: with one or none it is small to move and allocates nothing. `SmallVec<[T; 1]>` is
+/// larger: a `CompletedCall`, which has one, would grow beyond its 128 octets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Few<T>(Elements<T>);
 

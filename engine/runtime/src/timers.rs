@@ -1,7 +1,8 @@
 //! Timers of one reactor: bounded, cancelable, and no allocation after `new`.
 //!
 //! A binary heap of slots, each of which knows its place in the heap. Most time-outs of Calls are inserted in
-//! the order of their deadlines, which moves nothing, and cancelled long before they are due.
+//! the order of their deadlines, which moves nothing, and cancelled long before they are due. No crate was found that is
+//! bounded, cancels in place and allocates nothing.
 
 use std::time::Duration;
 

@@ -3,7 +3,8 @@
 /// No place.
 const NONE: u32 = u32::MAX;
 
-/// Places in the order of their last use. Every operation takes the same short time.
+/// Places in the order of their last use. Every operation takes the same short time. A cache crate would own the entries,
+/// and allocate; here the places are the store's own.
 pub(super) struct Recent {
     links: Vec<Link>,
     newest: u32,
