@@ -110,7 +110,7 @@ impl Epoll {
         epoll::wait(&self.fd, &mut self.events[..], Some(&Timespec::default())).unwrap_or(0)
     }
 
-    /// The ready descriptor `at`, below what [`Epoll::look`] returned.
+    /// The ready descriptor `at`, below what [`Epoll::poll`] returned.
     pub(crate) fn ready(&self, at: usize) -> Ready {
         let Event { flags, data } = self.events[at];
         let hung_up = flags.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);

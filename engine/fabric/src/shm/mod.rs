@@ -26,12 +26,12 @@
 //! - do the same in its own arenas. They lie on hugepages only if the peer is of our own user, or
 //!   [`ShmConfig::foreign_hugepages`] says so;
 //! - make us wait for page faults: while it punches a hole into an arena, ours or its own, our access to a page in the hole waits,
-//!   0.7 s for each GiB that it had filled. For its part of a connection that is 50 µs at most ([`pages`]), for its bells 1 ms. A
+//!   0.7 s for each GiB that it had filled. For its part of a connection that is 50 µs at most (`pages.rs`), for its bells 1 ms. A
 //!   page of its own that it has had swapped out takes one read of the swap device;
 //! - make us pay for its memory: the first write to an untouched page of its arenas is charged to the writer,
 //!   so are 64 KiB of its part of a connection. The table of what it exposes is ours, 160 KiB at most for each connection;
 //! - use our address space: all peers together 32 times this machine's memory, or a quarter of the address space if that is less, and a
-//!   quarter of `vm.max_map_count`; each user half of that ([`mapped`]). More is refused;
+//!   quarter of `vm.max_map_count`; each user half of that (`mapped.rs`). More is refused;
 //! - keep our arenas in memory for as long as it runs, also after we have ended;
 //! - ring the bells of other connections (`bells`), each of which costs a look, or silence them: a message that comes after a
 //!   pause is then found some milliseconds later;

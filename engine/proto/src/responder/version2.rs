@@ -157,7 +157,7 @@ impl Responder2 {
     ///
     /// # Panics
     ///
-    /// When a Call could have more targets than [`TARGETS_MAX`](crate::layout::TARGETS_MAX).
+    /// When a Call could have more targets than [`TARGETS_MAX`].
     #[must_use]
     pub fn new(own: &OwnCharacteristics, payload_len_max: u32) -> Self {
         let empty = Segment { handle: 0, length: 0, offset: 0 };
