@@ -237,15 +237,16 @@ fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, CommandFai
     Ok(exports)
 }
 
-/// What a server takes without being told to, on the machine below `root`: a quarter of what there is for this process, within reason
-/// and in whole MiB.
+/// The default of `--memory` on the machine below `root`: a quarter of its RAM or of the least limit of this process' control
+/// groups, at most `MEMORY_DEFAULT_MAX`, in whole MiB.
 pub(crate) fn memory_unasked(root: &Path) -> u64 {
     let limit = Inventory::read(root).memory_limit.map(|found| found.limit);
     let quarter = ram(root).into_iter().chain(limit).min().map_or(MEMORY_DEFAULT_MAX, |least| least / 4);
     quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20
 }
 
-/// What to say of a server that may take more than its control group has, below `root`. It is not refused: hugepages are not counted.
+/// The warning for a server that may take more memory than its control group allows. It is not refused, because the group's limit
+/// does not count huge pages.
 pub(super) fn memory_warning(root: &Path, memory: u64) -> Option<String> {
     let MemoryLimit { limit, path } =
         Inventory::read(root).memory_limit.filter(|found| found.limit < memory)?;

@@ -339,7 +339,8 @@ mod loom_tests {
         });
     }
 
-    /// Memory that is exposed to be read is used again right after its kill: an initiator that copied what came later finds out.
+    /// Memory that is exposed to be read is used again right after its kill: an initiator that copied the new contents notices,
+    /// and discards them.
     #[test]
     fn a_read_of_memory_that_was_used_again_is_found_out() {
         loom::model(|| {

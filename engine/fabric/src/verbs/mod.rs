@@ -58,7 +58,7 @@
 //!   peer that guesses a handle reads the arenas. It is for tests. Its library takes a queue that is mapped at 0x90000 for
 //!   one that could not be mapped. It reports a page or more as done while TCP has yet to take it out of the user's memory:
 //!   so all such work asks for a completion of its own, which makes it copy. The answers to a peer's Reads it never copies:
-//!   if their memory is fenced because a Call was given up, the peer may get what came into it next.
+//!   if their memory is fenced because a Call was given up, the peer may read the data that the memory is used for next.
 //! - Neither can be deleted while a program has it open (`presence`).
 //!
 //! # What no test here has seen

@@ -131,7 +131,7 @@ impl Serving {
         self.exposing.as_ref().is_some_and(|exposing| !exposing.waiting.is_empty())
     }
 
-    /// A Receive came back without a message, or with one that is not taken any more: the connection is ending.
+    /// A Receive came back while the connection ends: without a message, or with one that is ignored.
     #[cold]
     pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
         match &mut self.exposing {
