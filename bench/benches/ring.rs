@@ -1,6 +1,5 @@
 //! The cost of a message in the shm provider's own code: two providers in one thread, 64 octets from one to
-//! the other, through the fabric trait. No line moves between cores here; `stag perf` and the example
-//! `shm_rates` measure that.
+//! the other, through the fabric trait. No line moves between cores here; `stag perf` measures that.
 
 use std::collections::VecDeque;
 use std::error::Error;
