@@ -303,6 +303,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// What the provider says.
     pub fn connect_with(&mut self, address: &str, policy: ClientPolicy) -> Result<ConnectionId, FabricError> {
+        self.register_group()?;
         let own = self.private_data_to_connect();
         let capacity = self.with_targets(self.core.config.capacity());
         let id = self.core.provider.connect(address, &own, capacity)?;

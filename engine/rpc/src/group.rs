@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use stag_fabric::{Peer, Provider};
+use stag_fabric::{FabricError, Peer, Provider};
 use stag_runtime::{
     GroupMember, HeadCounts, ReactorId, ReactorStatistics as Times, Receiver, Sender, mailbox,
 };
@@ -27,6 +27,7 @@ use crate::engine::Engine;
 use crate::newcomers::{Newcomer, ServedAt};
 use crate::placement::{BUSY_MAX, ConnectionPlacement};
 use crate::service::Services;
+use crate::state::Core;
 
 /// News that a reactor takes in in one pass at most.
 const NEWS_BURST: usize = 64;
@@ -191,8 +192,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// engines of a group have the same services, in the same order.
     ///
     /// `member` is what the [`ReactorGroup`](stag_runtime::ReactorGroup) hands to the function that makes the engine; `None`
-    /// where no reactor sleeps, as in simulations. Where a service carries Calls, what lies in the payload pool of one engine is
-    /// sent by the others: so the provider of each has the arenas of all registered. Which reactor a pool belongs to,
+    /// where no reactor sleeps, as in simulations. Where a service carries Calls, the others send what lies in the payload pool of
+    /// this engine: each registers the arenas of all with its provider, before its first connection. An arena of its own that a
+    /// service sends from must be registered with all providers by its owner. Which reactor a pool belongs to,
     /// [`Memory::owned_by`](crate::Memory::owned_by) says.
     ///
     /// # Panics
@@ -227,6 +229,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.credits.join(group.head_counts.clone());
         let senders = group.senders.clone();
         self.membership = Some(Box::new(Membership { own: reactor, senders, receiver, door }));
+    }
+
+    /// Registers the memory of the group's other engines. When a connection begins, all have joined.
+    pub(crate) fn register_group(&mut self) -> Result<(), FabricError> {
+        let Core { provider, state, .. } = &mut self.core;
+        state.carrier.as_ref().map_or(Ok(()), |carrier| carrier.arenas.register_with(provider))
     }
 
     /// Takes in what the others tell, and sends on what belongs to them. Returns how much there was.

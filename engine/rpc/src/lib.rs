@@ -31,6 +31,7 @@ mod fault;
 mod few;
 mod gauges;
 mod group;
+mod group_arenas;
 mod in_place;
 mod log_limiter;
 mod memory;

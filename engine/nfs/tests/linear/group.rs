@@ -168,12 +168,6 @@ impl Group {
             })
             .collect();
         reactors[0].0.listen(ADDRESS).expect("the address is free");
-        let arenas: Vec<_> = reactors.iter().map(|(_, memory)| memory.arena.clone()).collect();
-        for (engine, memory) in &mut reactors {
-            for arena in arenas.iter().filter(|arena| arena.id() != memory.arena.id()) {
-                engine.provider_mut().register(arena).expect("an arena");
-            }
-        }
         let clients = (0..CLIENTS).map(|_| {
             let memory = Memory::on_demand(&config(), PAYLOAD_LEN).expect("memory");
             let mut provider = world.provider("client");

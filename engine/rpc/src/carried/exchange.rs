@@ -35,7 +35,8 @@ const EXCHANGE_BURST: usize = 64;
 
 impl Carrier {
     fn new<P>(lanes: CallLanes, member: Option<GroupMember>, core: &Core<P>) -> Carrier {
-        let CallLanes { records, attachments, returns, count, calls_max } = lanes;
+        let CallLanes { records, attachments, returns, arenas, count, calls_max } = lanes;
+        arenas.add(core.pools.payload.arena());
         let own = records.id();
         let neighbour = |_| Neighbour { under_way: 0, backlog: VecDeque::new() };
         Carrier {
@@ -44,6 +45,7 @@ impl Carrier {
             records,
             attachments,
             returns,
+            arenas,
             // A group has 64 reactors at most.
             borrowed: Borrowed::new(own.index() as u8),
             lent: Vec::new(),
@@ -140,8 +142,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// come in; [`Engine::join_group`] spreads them too.
     ///
     /// `member` wakes the others; `None` where no reactor sleeps. What is in the payload pool of one engine may be sent by
-    /// each other one, so the provider of each has the arenas of all registered; the pool says whose it is
-    /// ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
+    /// each other one: each registers the arenas of all with its provider, before its first connection. The pool says whose it
+    /// is ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
     pub fn join(&mut self, lanes: CallLanes, member: Option<GroupMember>) {
         assert!(self.core.carrier.is_none(), "an engine is in one group");
         let (owner, own) = (self.core.pools.payload.owner(), lanes.records.id());

@@ -47,6 +47,7 @@ use stag_wire::xdr::Reduced;
 use crate::ConnectionId;
 use crate::carried::record::CarriedCall;
 use crate::group::TimedPlacement;
+use crate::group_arenas::GroupArenas;
 use crate::server::duplicates::address;
 use crate::server::pulling::READ_CHUNKS_MAX;
 use crate::server::transit::{TransitAccounts, TransitShare};
@@ -108,6 +109,7 @@ pub struct CallMesh {
     records: LaneMesh<LaneRecord>,
     attachments: LaneMesh<Attachment>,
     returns: LaneMesh<Return>,
+    arenas: GroupArenas,
     count: usize,
     calls_max: usize,
 }
@@ -128,6 +130,7 @@ impl CallMesh {
             records: LaneMesh::new(count, records_max(calls_max)),
             attachments: LaneMesh::new(count, attachments_max(calls_max)),
             returns: LaneMesh::new(count, RETURNS_LEN),
+            arenas: GroupArenas::default(),
             count,
             calls_max,
         }
@@ -148,6 +151,7 @@ impl CallMesh {
             records: self.records.take(reactor)?,
             attachments: self.attachments.take(reactor)?,
             returns: self.returns.take(reactor)?,
+            arenas: self.arenas.clone(),
             count: self.count,
             calls_max: self.calls_max,
         })
@@ -171,6 +175,7 @@ pub struct CallLanes {
     records: Lanes<LaneRecord>,
     attachments: Lanes<Attachment>,
     returns: Lanes<Return>,
+    arenas: GroupArenas,
     count: usize,
     calls_max: usize,
 }
@@ -245,6 +250,8 @@ pub(crate) struct Carrier {
     records: Lanes<LaneRecord>,
     attachments: Lanes<Attachment>,
     returns: Lanes<Return>,
+    /// The memory of all reactors of the group, which each has registered.
+    pub(crate) arenas: GroupArenas,
     /// What other reactors lent.
     borrowed: Borrowed,
     /// What other reactors' clients hold of the memory here.

@@ -82,6 +82,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.core.serving_count, config.connections_max
             ));
         }
+        self.register_group().map_err(|error| format!("the memory of the other reactors: {error}"))?;
         let settings = self.settings();
         let parameters = Parameters::negotiate(Side::Server, &settings, private_data);
         let capacity = self.with_targets(config.serving_capacity());

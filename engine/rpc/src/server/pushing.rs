@@ -1,7 +1,7 @@
 //! Sends a Reply: its RDMA Writes, then its Send.
 
-use stag_fabric::{Handle, Provider, RemoteSegment, SendRequest, WriteRequest};
-use stag_memory::Shared;
+use stag_fabric::{Handle, PostError, Provider, RemoteSegment, SendRequest, WriteRequest};
+use stag_memory::{ArenaId, Shared};
 use stag_proto::responder;
 use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
@@ -111,7 +111,10 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
         let Some(source) = write.source.take() else { return Posted::Faulty("a Write was posted already") };
         let request = WriteRequest { id: draft.id, source, target: write.target, signaled: false };
         if let Err(refused) = core.provider.post_write(id, request) {
-            write.source = Some(refused.request.source);
+            let source = write.source.insert(refused.request.source);
+            if refused.error == PostError::NotRegistered {
+                report_unregistered(core, source.location().arena);
+            }
             return posted(refused.error);
         }
         draft.next_write += 1;
@@ -132,9 +135,23 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
     }
 }
 
-fn posted(error: stag_fabric::PostError) -> Posted {
+fn posted(error: PostError) -> Posted {
     match error {
-        stag_fabric::PostError::Full => Posted::Full,
+        PostError::Full => Posted::Full,
         _ => Posted::Refused,
     }
+}
+
+/// A handler gave memory that cannot be sent, for its author: the connection ends.
+#[cold]
+fn report_unregistered<P: Provider>(core: &mut Core<P>, arena: ArenaId) {
+    core.statistics.replies_defective += 1;
+    let Some(withheld) = core.state.defects.admit(core.state.now) else { return };
+    let (arena, fabric) = (arena.0, core.provider.name());
+    tracing::error!(
+        arena,
+        fabric,
+        withheld,
+        "handler: its result lies in an arena that is not registered; register it with the provider of each reactor"
+    );
 }

@@ -3,7 +3,9 @@
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{CallError, CallRefused, Chunks, Credentials, Engine, EngineError, Memory, Request};
 
-use crate::support::program::{BAD_CHUNKS, ECHO, FORGET, LATER, NEVER, PROGRAM, PUT, SHORT, VERSION};
+use crate::support::program::{
+    BAD_CHUNKS, ECHO, FORGET, GET, LATER, NEVER, PROGRAM, PUT, Program, SHORT, VERSION,
+};
 use crate::support::{Bench, Ended, bytes, error, opaque, request, request_for, small, words};
 
 #[test]
@@ -111,6 +113,20 @@ fn an_encoder_that_leaves_out_other_items_than_there_are_chunks() {
     }
     bench.check_alive(0);
     bench.close();
+}
+
+/// The connection ends, since a part of the results may have been written; the author of the handler reads why in the log.
+#[test]
+fn results_in_memory_that_the_fabric_does_not_know() {
+    let mut bench = Bench::chunked();
+    let foreign = Memory::on_demand(&small(), 1 << 20).expect("a few megabytes");
+    bench.server.engine.services_mut().0 = Program::new(foreign.pools.payload.clone());
+    let chunks = Chunks::write(bench.clients[0].space(100));
+    let done = bench.call(request_for(GET, 100), chunks, |writer| words(writer, &[7, 1, 100]));
+    assert!(done.result.is_err());
+    assert_eq!(bench.server.engine.statistics().replies_defective, 1);
+    drop(bench);
+    assert_eq!(foreign.ledger.outstanding(), 0);
 }
 
 #[test]

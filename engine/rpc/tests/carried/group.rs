@@ -1,6 +1,5 @@
 //! A group of servers' reactors and their clients, in one thread and one simulated world.
 
-use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::Shared;
 use stag_rpc::{
@@ -102,14 +101,7 @@ impl Group {
             join(&mut node.engine, index);
             node
         };
-        let mut reactors: Vec<_> = (0..reactors).map(node).collect();
-        // Each sends what lies in the others' memory.
-        let arenas: Vec<_> = reactors.iter().map(|reactor| reactor.memory.arena.clone()).collect();
-        for reactor in &mut reactors {
-            for arena in arenas.iter().filter(|arena| arena.id() != reactor.memory.arena.id()) {
-                reactor.engine.provider_mut().register(arena).expect("an arena");
-            }
-        }
+        let reactors = (0..reactors).map(node).collect();
         Group { world, reactors, clients: Vec::new(), connections: Vec::new(), random: seed, kept: 0 }
     }
 
