@@ -9,7 +9,7 @@ pub struct Statistics {
     pub calls_received: u64,
     /// Replies sent.
     pub replies_sent: u64,
-    /// Replies that a handler did not fill in as it announced, and that were SYSTEM_ERR instead; or whose memory is not
+    /// Replies that a handler did not fill in as it announced, or panicked over, and that were SYSTEM_ERR instead; or whose memory is not
     /// registered, so that the connection ended.
     pub replies_defective: u64,
     /// Replies received that completed a Call.

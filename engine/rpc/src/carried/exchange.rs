@@ -469,7 +469,7 @@ impl Answering<'_> {
             Verdict::Encoded => Ending::Encoded,
             Verdict::BadChunks => Ending::BadChunks,
             Verdict::NoMemory(_) => Ending::NoMemory,
-            Verdict::TooLong | Verdict::Empty | Verdict::BadSum(..) => Ending::TooLong,
+            Verdict::TooLong | Verdict::Empty | Verdict::Panicked | Verdict::BadSum(..) => Ending::TooLong,
         };
         let is_inline = ending == Ending::Encoded && draft.long.is_empty();
         let payload = if is_inline { &space[..draft.payload_len] } else { &[] };

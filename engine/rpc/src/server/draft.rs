@@ -31,6 +31,8 @@ pub(crate) enum Verdict {
     BadChunks,
     /// The encoder gave other octets than it announced: announced, and given. SYSTEM_ERR.
     BadSum(u32, u64),
+    /// The handler panicked. SYSTEM_ERR.
+    Panicked,
 }
 
 /// What is wrong with a Reply that a handler says is done.
@@ -38,6 +40,8 @@ pub(crate) enum Verdict {
 pub(crate) enum Defect {
     /// It was not filled in.
     Empty,
+    /// The handler panicked.
+    Panicked,
     /// An eligible result has other octets than were announced: the client would take what its memory held before
     /// for data.
     Sum { announced: u64, given: u64 },
@@ -207,6 +211,7 @@ impl Draft {
                 _ => self.items_defect(),
             },
             Verdict::Empty => Some(Defect::Empty),
+            Verdict::Panicked => Some(Defect::Panicked),
             Verdict::BadSum(announced, given) => Some(Defect::Sum { announced: announced.into(), given }),
             Verdict::TooLong | Verdict::NoMemory(_) | Verdict::BadChunks => None,
         }

@@ -19,6 +19,7 @@ use stag_runtime::{Receiver, Sender, affinity, mailbox};
 
 use crate::service::Token;
 use crate::service::forecast::AnswerForecast;
+use crate::service::panic_guard::caught;
 use crate::service::reply::Reply;
 
 /// Fills in a Reply, on the reactor.
@@ -39,6 +40,8 @@ struct Answer {
 pub struct Deferred {
     token: Token,
     since: Duration,
+    /// Whether the handler is one of a [`PanicGuard`](crate::PanicGuard).
+    is_guarded: bool,
     /// Taken when the answer is sent.
     sender: Option<Sender<Answer>>,
 }
@@ -54,7 +57,15 @@ impl Deferred {
     /// reactor's thread: do the work before, and only fill in the Reply there. It never runs when the Call's connection
     /// is gone.
     pub fn finish(mut self, fill: impl FnOnce(&mut Reply<'_>) + Send + 'static) {
-        self.send(Some(Box::new(fill)));
+        let fill: Fill = match self.is_guarded {
+            false => Box::new(fill),
+            true => Box::new(|reply| {
+                if caught(|| fill(reply)).is_none() {
+                    reply.panicked();
+                }
+            }),
+        };
+        self.send(Some(fill));
     }
 
     fn send(&mut self, fill: Option<Fill>) {
@@ -86,6 +97,8 @@ pub(crate) struct Deferrals {
     pub(crate) now: Duration,
     /// Whether a Call was deferred since the last [`Deferrals::yield_core`].
     is_fresh: Cell<bool>,
+    /// Whether a handler runs whose panics are caught.
+    pub(crate) is_guarded: Cell<bool>,
     /// Behind a cell, because a Reply borrows it beside the rest of the engine.
     mailbox: RefCell<Option<Mailbox>>,
 }
@@ -106,7 +119,13 @@ impl fmt::Debug for Mailbox {
 
 impl Deferrals {
     pub(crate) fn new(limit: usize) -> Deferrals {
-        Deferrals { limit, now: Duration::ZERO, is_fresh: Cell::new(false), mailbox: RefCell::new(None) }
+        Deferrals {
+            limit,
+            now: Duration::ZERO,
+            is_fresh: Cell::new(false),
+            is_guarded: Cell::new(false),
+            mailbox: RefCell::new(None),
+        }
     }
 
     /// The number of engines that have Calls here. Before the first is deferred.
@@ -132,7 +151,8 @@ impl Deferrals {
         mailbox.outstanding += 1;
         mailbox.forecast.watch(self.now);
         self.is_fresh.set(true);
-        Ok(Deferred { token, since: self.now, sender: Some(mailbox.sender.clone()) })
+        let (since, is_guarded) = (self.now, self.is_guarded.get());
+        Ok(Deferred { token, since, is_guarded, sender: Some(mailbox.sender.clone()) })
     }
 
     /// Whether a Call was ever deferred.

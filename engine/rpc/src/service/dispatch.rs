@@ -87,6 +87,14 @@ impl ReplyPolicy {
                     "handler: it is done, but the Reply is not filled in"
                 );
             }
+            Defect::Panicked => {
+                tracing::error!(
+                    program,
+                    procedure,
+                    withheld,
+                    "handler: it panicked; the Call is answered with SYSTEM_ERR"
+                );
+            }
             Defect::Sum { announced, given } => tracing::error!(
                 program,
                 procedure,

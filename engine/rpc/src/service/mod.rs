@@ -1,13 +1,15 @@
 //! The embedder's interface: [`Service`], and how several of them make one registry.
 //!
 //! `call.rs` and `reply.rs` are the handler's view; `dispatch.rs` leads from a Call's octets to its handler, for every
-//! transport. `late.rs` is for answers that come later, `deferred.rs` and `forecast.rs` for those of other threads.
+//! transport. `late.rs` is for answers that come later, `deferred.rs` and `forecast.rs` for those of other threads;
+//! `panic_guard.rs` is for handlers that may panic.
 
 pub(crate) mod call;
 pub(crate) mod deferred;
 pub(crate) mod dispatch;
 pub(crate) mod forecast;
 pub(crate) mod late;
+pub(crate) mod panic_guard;
 pub(crate) mod reply;
 
 use std::os::fd::RawFd;
@@ -138,6 +140,8 @@ pub trait Service {
 
     /// Answers a Call. Must not block; slow work returns [`Outcome::Later`]: [`Reply::defer`] for what another thread does,
     /// [`Service::poll_later`] for what this reactor polls.
+    ///
+    /// A panic ends the process, unless the service is in a [`PanicGuard`](crate::PanicGuard).
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
 
     /// The next Call that was left for later and can be answered now. Called each pass.

@@ -201,6 +201,12 @@ impl Reply<'_> {
         self.deferrals.defer(call.token())
     }
 
+    /// The handler panicked while it filled this in: the Call is answered with SYSTEM_ERR, and the log says why.
+    pub(crate) fn panicked(&mut self) {
+        self.draft.forget_results();
+        self.draft.verdict = Verdict::Panicked;
+    }
+
     fn error(&mut self, outcome: Accepted) {
         self.header(&ReplyHeader::accepted(self.xid, outcome));
     }

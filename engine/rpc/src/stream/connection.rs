@@ -644,7 +644,7 @@ impl Connection {
                 Verdict::BadChunks => reply.garbage_arguments(),
                 // Longer than any Reply may be, or no memory for it.
                 Verdict::TooLong | Verdict::NoMemory(_) => reply.system_error(),
-                Verdict::Encoded | Verdict::Empty | Verdict::BadSum(..) => {
+                Verdict::Encoded | Verdict::Empty | Verdict::Panicked | Verdict::BadSum(..) => {
                     if let Some(defect) = reply.draft.defect() {
                         reply.system_error();
                         terms.report(core, defect);

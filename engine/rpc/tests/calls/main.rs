@@ -9,3 +9,4 @@ mod endings;
 mod forms;
 mod handover;
 mod life;
+mod panics;

@@ -187,9 +187,11 @@ impl Serving {
             Verdict::Encoded => None,
             Verdict::BadChunks => Some(RefusedCall::Ineligible),
             // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
-            Verdict::TooLong | Verdict::NoMemory(_) | Verdict::Empty | Verdict::BadSum(..) => {
-                Some(RefusedCall::Reply(ReplyError::NoReplyChunk))
-            }
+            Verdict::TooLong
+            | Verdict::NoMemory(_)
+            | Verdict::Empty
+            | Verdict::Panicked
+            | Verdict::BadSum(..) => Some(RefusedCall::Reply(ReplyError::NoReplyChunk)),
         }
     }
 
