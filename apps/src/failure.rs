@@ -4,6 +4,8 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
+use crate::logging;
+
 /// Why a command ends. Its text is one line that names the thing, the value found, the limit and the
 /// repair, as far as there are such.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,9 +128,10 @@ impl fmt::Display for CommandFailure {
 /// A complaint on standard error: a line, or with `--json` an object.
 pub fn say(program: &str, text: &str, is_json: bool) {
     if is_json {
-        eprintln!("{}", serde_json::json!({ "event": "error", "program": program, "error": text }));
+        let object = serde_json::json!({ "event": "error", "program": program, "error": text });
+        logging::tell(&object.to_string());
     } else {
-        eprintln!("{program}: {text}");
+        logging::tell(&format!("{program}: {text}"));
     }
 }
 

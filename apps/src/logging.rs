@@ -18,8 +18,8 @@ const VARIABLE: &str = "STAG_LOG";
 /// Octets of lines that wait for the reader of standard error. Lines that do not fit are dropped and counted.
 const WAITING_MAX: usize = 256 << 10;
 
-/// How long the end of a program waits for the reader of standard error.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
+/// How long the end of a program waits for the readers of its last words: for each of standard output and standard error.
+pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Starts the log: warnings and errors, unless told otherwise.
 pub fn start() -> Result<(), CommandFailure> {
@@ -61,6 +61,12 @@ pub fn flush() {
     } else {
         LOG.write(lines);
     }
+}
+
+/// Writes a line to standard error, whatever the level of the log, behind what was logged. Waits as [`flush`] does.
+pub fn tell(line: &str) {
+    LOG.push(format!("{line}\n").as_bytes());
+    flush();
 }
 
 /// Lines on their way to standard error, which a thread of its own writes: a reactor never waits for its reader.

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::io::{self, BufWriter, Stdout, Write};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -31,6 +34,16 @@ impl Colour {
         };
         format!("\x1b[{number}m{text}\x1b[0m")
     }
+}
+
+/// Runs `tell`, which writes to standard output, on a thread of its own, and waits for at most `patience`. `None`: the reader has
+/// not read by then, or the process has no thread left. Until it reads, nothing more can be written there.
+pub fn within<T: Send + 'static>(patience: Duration, tell: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let (sender, told) = mpsc::channel();
+    let thread = thread::Builder::new().name("last words".to_owned());
+    // It is not joined: it ends with the process. The receiver may be gone when it sends.
+    thread.spawn(move || drop(sender.send(tell()))).ok()?;
+    told.recv_timeout(patience).ok()
 }
 
 /// Standard output. Either lines, or with `--json` one JSON object a line.

@@ -7,7 +7,8 @@ use clap::Parser;
 use stag::nfs::export::{Medium, OPTIONS};
 
 use crate::failure::CommandFailure;
-use crate::output::Output;
+use crate::logging::FLUSH_MAX;
+use crate::output::{Output, within};
 use crate::version::VERSION;
 use crate::{arguments, limits, logging};
 
@@ -75,15 +76,14 @@ fn parse_and_run() -> ExitCode {
         Err(status) => return status,
     };
     let mut out = Output::new(stagd.json);
-    let result = run(&stagd.options, &mut out).and_then(|()| out.flush());
+    let json = out.json();
+    let result = run(&stagd.options, &mut out);
+    // What was printed so far belongs before a complaint.
+    let flushed = within(FLUSH_MAX, move || out.flush()).unwrap_or(Ok(()));
     logging::flush();
-    match result {
+    match result.and(flushed) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            // What was printed so far belongs before the complaint; why it failed is in `failure`.
-            let _ = out.flush();
-            with_repair(failure).report("stagd", out.json())
-        }
+        Err(failure) => with_repair(failure).report("stagd", json),
     }
 }
 
@@ -146,6 +146,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));
         report::checked(&settings, &plan, &place, out)?;
+        out.flush()?;
         return fabric::check(&settings, &plan);
     }
     serve::serve(&settings, &plan, &place, options.until_eof, out)

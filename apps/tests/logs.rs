@@ -4,12 +4,16 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::process::{ChildStderr, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
-use common::{ANY_IWARP_PORT, Folder, Server, stag_ok, unique};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stag::runtime::Clock;
+
+use common::{ANY_IWARP_PORT, Folder, STAGD, Server, stag_ok, unique};
 
 /// The log of a server at `url` that `visit` was done to, up to its end.
 fn log(url: &str, level: &str, more: &[&str], visit: impl FnOnce(&Server)) -> String {
@@ -130,6 +134,62 @@ fn a_log_that_nobody_reads_holds_nobody_up() {
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
     let text = reader.join().unwrap();
     assert!(text.contains("lines of the log were dropped"), "{} octets", text.len());
+}
+
+/// What the stop says goes to a full pipe: to standard output, to standard error, to both. It is lost, and the stop is none the worse.
+#[test]
+fn a_stop_does_not_wait_for_readers_of_what_it_says() {
+    for (is_output_full, is_log_full) in [(true, false), (false, true), (true, true)] {
+        let url = format!("shm://{}", unique("stop"));
+        let [(output, output_end), (log, log_end)] = [pipe().unwrap(), pipe().unwrap()];
+        let mut command = Command::new(STAGD);
+        command.args(["--json", "--export", "mem:/data", "--listen", &url, "--memory", "32M"]);
+        command.env("STAG_LOG", "trace").stdin(Stdio::null());
+        command.stdout(output_end.try_clone().unwrap()).stderr(log_end.try_clone().unwrap());
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("\"ready\"")));
+        let ends = [(is_output_full, output_end), (is_log_full, log_end)];
+        ends.into_iter().filter(|(is_full, _)| *is_full).for_each(|(_, end)| fill(end));
+        // More counters than the thread that prints them takes.
+        for signal in [libc::SIGUSR1; 8].into_iter().chain([libc::SIGTERM]) {
+            // SAFETY: a plain system call; the child is ours and not waited for yet, so the id is its own.
+            assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+        }
+        // Nobody reads before the end; what is read then keeps the other pipe from being full.
+        let status = if is_output_full { ended(&mut child) } else { None };
+        let told = lines.any(|line| line.contains("\"stopped\""));
+        let status = status.or_else(|| ended(&mut child));
+        assert!(status.is_some_and(|status| status.success()), "{is_output_full} {is_log_full}: {status:?}");
+        assert_eq!(told, !is_output_full);
+        drop(log);
+    }
+}
+
+/// Fills a pipe as far as a write does not wait.
+fn fill(mut end: PipeWriter) {
+    let has_room = |end: &PipeWriter| {
+        let mut entries = [PollFd::new(end, PollFlags::OUT)];
+        poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    };
+    while has_room(&end) {
+        end.write_all(&[b' '; 4096]).unwrap();
+    }
+}
+
+/// How a process ended; `None`: it did not, in a time that is long on any machine.
+fn ended(child: &mut Child) -> Option<ExitStatus> {
+    let patience = Clock::start();
+    while patience.now() < Duration::from_secs(30) {
+        if let Some(status) = child.try_wait().unwrap() {
+            return Some(status);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
 }
 
 /// Whether nothing more fits in a pipe.

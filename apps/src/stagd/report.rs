@@ -17,6 +17,7 @@ use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
 use super::listen::Listen;
 use super::locks::Locks;
 use super::plan::{Plan, ReactorMemory};
+use super::signals::Printer;
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
 use crate::output::Output;
@@ -475,12 +476,18 @@ pub(super) struct Ended {
 
 /// Says what the reactors on these cores did. Fails if a buffer did not come back. Clients that held the server up until the
 /// drain limit and were cut off then are no failure of the server's.
-pub(super) fn stopped(cores: &[CoreId], mut all: Vec<Ended>, out: &mut Output) -> Result<(), CommandFailure> {
+pub(super) fn stopped(
+    cores: Vec<CoreId>,
+    mut all: Vec<Ended>,
+    printer: Printer,
+    json: bool,
+) -> Result<(), CommandFailure> {
     if let Some(failure) = all.iter_mut().find_map(|ended| ended.failure.take()) {
-        return Err(failure);
+        return printer.finish(|| Ok(())).and(Err(failure));
     }
-    let (leaked, ledger) = judge(cores, &all);
-    let told = tell_end(cores, &all, leaked, &ledger, out);
+    let (leaked, ledger) = judge(&cores, &all);
+    let said = ledger.clone();
+    let told = printer.finish(move || tell_end(&cores, &all, leaked, &said, &mut Output::new(json)));
     // What went wrong matters more than who hears of it.
     if leaked > 0 {
         return Err(CommandFailure::Run(ledger));

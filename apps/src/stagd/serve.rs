@@ -125,8 +125,7 @@ impl Server<'_> {
                 error => CommandFailure::run(error),
             })?;
         drop(shared);
-        printer.finish();
-        report::stopped(&cores, ended.into_iter().map(|(_, ended)| ended).collect(), out)
+        report::stopped(cores, ended.into_iter().map(|(_, ended)| ended).collect(), printer, out.json())
     }
 }
 

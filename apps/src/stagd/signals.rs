@@ -20,7 +20,8 @@ use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
 use super::report::{self, Snapshot};
 use crate::failure::CommandFailure;
-use crate::output::Output;
+use crate::logging::{self, FLUSH_MAX};
+use crate::output::{Output, within};
 
 /// Requests for counters that wait at most: more say nothing more.
 const REQUESTS_MAX: usize = 4;
@@ -70,7 +71,7 @@ fn act(signal: i32, is_told_to_end: &mut bool, stop: &StopFlag, reactors: &[Send
         // A terminal that closes may send it twice, and systemd sends it behind a TERM: no reason to hurry.
         SIGHUP => stop.request(),
         _ if *is_told_to_end => {
-            eprintln!("stagd: stopped at once by a second signal; Calls may be unanswered");
+            logging::tell("stagd: stopped at once by a second signal; Calls may be unanswered");
             std::process::exit(1);
         }
         _ => {
@@ -121,11 +122,23 @@ impl Printer {
         self.sender.clone()
     }
 
-    /// Ends when everything is printed and all reactors have ended.
-    pub(super) fn finish(self) {
-        drop(self.sender);
-        // Nothing in it panics; if it did, there would be nothing left to print.
-        let _ = self.thread.join();
+    /// When all reactors have ended: lets `tell` print the last words, behind what is still to be printed. A reader that does not
+    /// read holds the end up for [`FLUSH_MAX`] at most; the rest is lost then.
+    pub(super) fn finish(
+        self,
+        tell: impl FnOnce() -> Result<(), CommandFailure> + Send + 'static,
+    ) -> Result<(), CommandFailure> {
+        let Printer { sender, thread } = self;
+        drop(sender);
+        let told = within(FLUSH_MAX, move || {
+            // Nothing in it panics; if it did, there would be nothing left to print.
+            let _ = thread.join();
+            tell()
+        });
+        told.unwrap_or_else(|| {
+            tracing::warn!("standard output: its reader does not read; the last lines are lost");
+            Ok(())
+        })
     }
 }
 
