@@ -45,6 +45,8 @@ mod tcp;
 pub enum RemoteError {
     /// The server's answer.
     Status(Status),
+    /// A file cannot get a name there.
+    Apart,
     /// The server does not have the program.
     NotServed,
     /// There was no answer, or none that makes sense; or the other end of a copy failed.
@@ -83,6 +85,9 @@ impl fmt::Display for RemoteError {
                 "permission denied; the server may treat root as nobody: export with root_squash=no, or chown the folder",
             ),
             RemoteError::Status(status) => f.write_str(meaning(*status)),
+            RemoteError::Apart => f.write_str(
+                "lies in another export, or in another file system of the same one; use cp and rm",
+            ),
             RemoteError::NotServed => f.write_str("the server does not have this program"),
             RemoteError::Broken(text) => f.write_str(text),
         }
@@ -97,7 +102,9 @@ fn meaning(status: Status) -> &'static str {
         Status::Io => "the server had an input/output error",
         Status::Acces => "permission denied",
         Status::Exist => "exists already",
-        Status::XDev => "lies in another export; use cp and rm",
+        Status::XDev => {
+            "another file system is mounted there, which is not exported with this one; export it as well"
+        }
         Status::NotDir => "is not a folder",
         Status::IsDir => "is a folder",
         Status::Inval => "not possible with this kind of file",

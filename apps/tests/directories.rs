@@ -407,6 +407,30 @@ fn what_lies_around_an_export_is_told_at_start() {
     assert_eq!(status, Status::XDev);
 }
 
+/// Where another file system is mounted, and between two, each command says what is in its way.
+#[test]
+fn a_mount_point_below_an_export_is_named_for_what_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let (_folder, data, state) = folders("mounted");
+    fs::create_dir(Path::new(&data).join("mp")).unwrap();
+    fs::write(Path::new(&data).join("f"), "f").unwrap();
+    let export = format!("dir:{data},name=/data,root_squash=no");
+    let arguments = ["--export", &*export, "--export", "mem:/m,root_squash=no", "--state-dir", &state];
+    let script = format!("mount -t tmpfs none {data}/mp");
+    let server = Server::start_with(&arguments, |command| in_own_mounts(command, &script));
+    let [file, mounted, other] = ["data/f", "data/mp", "m/f"].map(|path| server.at(path));
+    let below = format!("{mounted}/f");
+    let is_mounted = "another file system is mounted there";
+    for arguments in [&["stat", &mounted][..], &["cat", &below], &["rm", "-r", &mounted]] {
+        let complaint = stag_fails(arguments);
+        assert!(complaint.contains(is_mounted), "{arguments:?}: {complaint}");
+    }
+    let complaint = stag_fails(&["mv", &file, &other]);
+    assert!(complaint.contains("another export") && complaint.contains("use cp and rm"), "{complaint}");
+}
+
 /// A client that may open a file for writing must be able to write it.
 #[test]
 fn access_knows_a_read_only_mount() {

@@ -402,7 +402,7 @@ impl Session {
     ) -> Result<(), RemoteError> {
         let arguments = LinkArguments { file: WireHandle(file), link: place(folder, name) };
         let finished = self.call(&arguments).await?;
-        answer(finished.reply::<LinkArguments<'_>>()).map(drop)
+        answer(finished.reply::<LinkArguments<'_>>()).map(drop).map_err(apart)
     }
 
     /// Removes a name of anything but a folder.
@@ -425,7 +425,7 @@ impl Session {
     ) -> Result<(), RemoteError> {
         let arguments = RenameArguments { from: place(from.0, from.1), to: place(to.0, to.1) };
         let finished = self.call(&arguments).await?;
-        answer(finished.reply::<RenameArguments<'_>>()).map(drop)
+        answer(finished.reply::<RenameArguments<'_>>()).map(drop).map_err(apart)
     }
 
     /// What a symbolic link holds.
@@ -569,5 +569,13 @@ impl WriteState {
     /// Whether a COMMIT that gave `verifier` made all of it safe.
     pub(crate) fn is_kept_by(&self, verifier: Verifier) -> bool {
         !self.has_changed && self.verifier == Some(verifier)
+    }
+}
+
+/// The error of a procedure that gives a file a name: it fails between two exports, and at a file system mounted below one.
+fn apart(error: RemoteError) -> RemoteError {
+    match error {
+        RemoteError::Status(Status::XDev) => RemoteError::Apart,
+        error => error,
     }
 }
