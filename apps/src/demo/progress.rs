@@ -7,7 +7,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::values::{Size, Time};
+use crate::values::{Rate, Size, Time};
 
 /// The progress of one step.
 pub(super) struct Progress {
@@ -80,17 +80,11 @@ impl Progress {
         let Progress { name, files, bytes, .. } = self;
         let mut line = format!("{name:<10} {files:>7} files");
         if bytes > 0 {
-            line = format!("{line} {:>10} {:>8}", Size(bytes).to_string(), gigabytes(bytes, elapsed));
+            line = format!("{line} {:>10} {:>8}", Size(bytes).to_string(), Rate(bytes, elapsed).to_string());
         } else {
             line = format!("{line} {:>10} {:>8}", "", "");
         }
         out.line(format_args!("{line}  in {}", Time(elapsed)))?;
         out.flush()
     }
-}
-
-/// A rate for people.
-#[must_use]
-pub(super) fn gigabytes(bytes: u64, elapsed: Duration) -> String {
-    format!("{:.2} GB/s", bytes as f64 / 1e9 / elapsed.as_secs_f64().max(1e-9))
 }

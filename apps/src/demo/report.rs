@@ -5,13 +5,12 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::progress::gigabytes;
 use super::steps::{Run, Step};
 use super::tree::Tree;
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::values::{Size, Time};
+use crate::values::{Rate, Size, Time};
 
 /// The object of `--json`.
 #[derive(Serialize)]
@@ -92,7 +91,7 @@ pub(super) fn print(
     let moved = |step: &str| steps.iter().find(|found| found.step == step);
     for step in ["copied in", "read back"].into_iter().filter_map(moved) {
         let [transfer, whole] = [step.transfer_seconds, step.seconds]
-            .map(|seconds| gigabytes(step.bytes, Duration::from_secs_f64(seconds)));
+            .map(|seconds| Rate(step.bytes, Duration::from_secs_f64(seconds)).to_string());
         let bytes = Size(step.bytes);
         out.line(format_args!(
             "{:<10} {bytes} at {transfer}; {whole} with digests and local files",
