@@ -6,6 +6,7 @@ use std::time::Duration;
 use stag_fabric::Provider;
 
 use crate::client::CloseReason;
+use crate::client::keepalive::Liveness;
 use crate::engine::{Engine, find};
 use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
 use crate::service::Services;
@@ -64,11 +65,11 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let id = found.id;
             found.opened = found.opened.min(self.core.now);
             if let Some(calling) = found.calling.as_mut() {
-                if calling.expire(&mut self.core, id) {
+                if calling.expire(&mut self.core, id) == Liveness::Gone {
                     found.close(&mut self.core, CloseReason::Silent);
                 } else if found.established && calling.is_unanswered(self.core.now) {
                     found.close(&mut self.core, CloseReason::Unanswered);
-                } else if found.established && calling.keep_alive(&mut self.core, id) {
+                } else if found.established && calling.keep_alive(&mut self.core, id) == Liveness::Gone {
                     found.close(&mut self.core, CloseReason::Silent);
                 }
             }

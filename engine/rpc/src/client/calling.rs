@@ -11,6 +11,7 @@ use stag_proto::requester::{
 };
 
 use crate::ConnectionId;
+use crate::client::keepalive::Liveness;
 use crate::client::offering::Lists;
 use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
@@ -289,13 +290,13 @@ impl Calling {
         self.settle(core, id, call, memory);
     }
 
-    /// Gives up all Calls whose time is over. `true`: a keep-alive is among them, and nothing else came since it
-    /// was sent; the server is gone.
-    pub(crate) fn expire<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
+    /// Gives up all Calls whose time is over. The server is gone if a keep-alive is among them, and nothing else came since it was
+    /// sent.
+    pub(crate) fn expire<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> Liveness {
+        let mut liveness = Liveness::Presumed;
         if self.outstanding == 0 {
-            return false;
+            return liveness;
         }
-        let mut is_silent = false;
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let elapsed = core.now.saturating_sub(slot.started);
@@ -312,10 +313,10 @@ impl Calling {
                 // Slow, but alive.
                 slot.started = core.now;
             } else {
-                is_silent = true;
+                liveness = Liveness::Gone;
             }
         }
-        is_silent
+        liveness
     }
 
     /// Takes in a message. `Err`: the connection has to end, and why.

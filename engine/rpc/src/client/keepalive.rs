@@ -10,18 +10,29 @@ use crate::client::calling::Calling;
 use crate::client::{Chunks, Credentials, ReplyMode, Request};
 use crate::state::Core;
 
+/// What the silence of a server says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// Nothing, so far.
+    Presumed,
+    /// The server is gone: it had every opportunity to answer.
+    Gone,
+}
+
 impl Calling {
-    /// Asks whether the server is there, if it is time. `true`: the server answered no Call on any credit, although
-    /// those Calls were abandoned, so no probe can be sent: treat it as gone.
-    pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> bool {
-        let Some(policy) = self.policy.keep_alive else { return false };
+    /// Probes the server, if it is time. It is gone where no probe can be sent because it answered no Call on any credit, although
+    /// those Calls were abandoned.
+    pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> Liveness {
+        let Some(policy) = self.policy.keep_alive else { return Liveness::Presumed };
         if self.is_busy() {
             // Not when the Call began: for that the last pass is taken, which may be long ago.
             self.busy_since.get_or_insert(core.now);
         }
-        let Some(due) = self.keep_alive_due().filter(|due| core.now >= *due) else { return false };
+        let due = self.keep_alive_due().filter(|due| core.now >= *due);
+        let Some(due) = due else { return Liveness::Presumed };
         if self.requester.available() == 0 {
-            return self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
+            let is_gone = self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
+            return if is_gone { Liveness::Gone } else { Liveness::Presumed };
         }
         let request = Request {
             program: policy.program,
@@ -36,7 +47,7 @@ impl Calling {
         };
         let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
-        false
+        Liveness::Presumed
     }
 
     /// Whether its server may have to be asked whether it lives.
