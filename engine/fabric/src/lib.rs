@@ -10,6 +10,7 @@
 
 mod epoll;
 pub mod iwarp;
+mod log_limiter;
 mod plain;
 mod provider;
 mod scatter;
@@ -21,6 +22,7 @@ mod slots;
 pub mod verbs;
 
 pub use iwarp::{CongestionControl, Iwarp, IwarpConfig};
+pub use log_limiter::{LogLimiter, Withheld};
 pub use provider::*;
 pub use scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 pub use setup::{is_exhausted, resolve};

@@ -1,10 +1,11 @@
 //! Lines in the log about peers: as many as they cause would fill a disk, and writing them would take the reactor's time.
 
+use std::fmt;
 use std::time::Duration;
 
 /// A few lines a second of what peers can cause.
 #[derive(Debug)]
-pub(crate) struct LogLimiter {
+pub struct LogLimiter {
     /// Lines within one second, at most.
     lines_max: u32,
     /// Lines written since `next` was set.
@@ -23,12 +24,13 @@ impl Default for LogLimiter {
 
 impl LogLimiter {
     /// At most `lines_max` lines a second.
-    pub(crate) fn new(lines_max: u32) -> LogLimiter {
+    #[must_use]
+    pub fn new(lines_max: u32) -> LogLimiter {
         LogLimiter { lines_max, lines: 0, next: Duration::ZERO, withheld: 0 }
     }
 
     /// Whether to write a line now, and how many were withheld before it.
-    pub(crate) fn admit(&mut self, now: Duration) -> Option<u64> {
+    pub fn admit(&mut self, now: Duration) -> Option<u64> {
         if now >= self.next {
             self.next = now + Duration::from_secs(1);
             self.lines = 0;
@@ -39,6 +41,20 @@ impl LogLimiter {
         }
         self.lines += 1;
         Some(std::mem::take(&mut self.withheld))
+    }
+}
+
+/// Lines that were left out before this one: nothing, or `; 7 lines like this were left out before`.
+#[derive(Clone, Copy, Debug)]
+pub struct Withheld(pub u64);
+
+impl fmt::Display for Withheld {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str("; 1 line like this was left out before"),
+            count => write!(f, "; {count} lines like this were left out before"),
+        }
     }
 }
 

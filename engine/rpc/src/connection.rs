@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::{Exposed, Handle, Peer, Provider, WorkError};
+use stag_fabric::{Exposed, Handle, Peer, Provider, Withheld, WorkError};
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 
@@ -18,7 +18,7 @@ use crate::client::{CloseReason, ConnectionEvent};
 use crate::config::EngineConfig;
 use crate::fault::fault;
 use crate::ready::Listed;
-use crate::server::client_log::{ClientName, Service, Withheld};
+use crate::server::client_log::{ClientName, Service};
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;

@@ -6,7 +6,8 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
 use stag_fabric::{
-    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, Peer, Provider, WorkError,
+    Completed, Completion, DisconnectReason, Event, FabricError, ListenerId, LogLimiter, Peer, Provider,
+    Withheld, WorkError,
 };
 use stag_proto::parameters::{InlineSize, Parameters, PrivateData, Side};
 use stag_runtime::Poller;
@@ -20,11 +21,10 @@ use crate::client::{CallId, CallRefused, Chunks, CloseReason, CompletedCall, Con
 use crate::config::{ConfigError, EngineConfig};
 use crate::connection::{Connection, FinishedRead};
 use crate::group::Membership;
-use crate::log_limiter::LogLimiter;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
 use crate::server::admission::ConnectRequest;
-use crate::server::client_log::{Withheld, printable};
+use crate::server::client_log::printable;
 use crate::server::doomed::{DoomedCalls, xid_of};
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;

@@ -33,7 +33,6 @@ mod gauges;
 mod group;
 mod group_arenas;
 mod in_place;
-mod log_limiter;
 mod memory;
 mod newcomers;
 mod placement;

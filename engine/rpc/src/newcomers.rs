@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
 
-use stag_fabric::{ConnectRequestId, Peer, Provider, Stranger};
+use stag_fabric::{ConnectRequestId, Peer, Provider, Stranger, Withheld};
 
 use crate::engine::Engine;
 use crate::server::admission::ConnectRequest;
-use crate::server::client_log::Withheld;
 use crate::service::Services;
 
 /// Connections that wait to be carried elsewhere. Further ones are served where they came in.

@@ -4,13 +4,12 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use stag_fabric::Peer;
+use stag_fabric::{LogLimiter, Peer};
 
 use crate::ConnectionId;
 use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
 use crate::config::{EngineConfig, SPARE_RECEIVES};
-use crate::log_limiter::LogLimiter;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;

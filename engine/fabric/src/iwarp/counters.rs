@@ -3,6 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::{LogLimiter, Withheld};
+
 /// Defines the counters with their names, once.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
@@ -89,49 +91,17 @@ counters! {
     send_calls,
 }
 
-/// Lines a second of the log at most.
-const INTERVAL: Duration = Duration::from_secs(1);
-
-/// A log of what peers do wrong: one line a second at most, and how many were left out.
-#[derive(Debug, Default)]
-pub(super) struct LogLimiter {
-    next: Duration,
-    left_out: u64,
-}
-
-impl LogLimiter {
-    /// Says it, if nothing was said within the last second.
-    #[cold]
-    pub(super) fn say(&mut self, now: Duration, peer: Option<SocketAddr>, what: &dyn std::fmt::Display) {
-        if now < self.next {
-            self.left_out += 1;
-            return;
-        }
-        self.next = now + INTERVAL;
-        let left_out = std::mem::take(&mut self.left_out);
-        let left_out = match left_out {
-            0 => String::new(),
-            count => format!("; {count} lines like this were left out before"),
-        };
-        match peer {
-            Some(peer) => tracing::warn!("iwarp, client {peer}: {what}{left_out}"),
-            None => tracing::warn!("iwarp: {what}{left_out}"),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn complaints_are_few() {
-        let mut complaints = LogLimiter::default();
-        for i in 0..1000 {
-            complaints.say(Duration::from_millis(i), None, &"a test");
-        }
-        assert_eq!((complaints.next, complaints.left_out), (Duration::from_secs(1), 999));
-        complaints.say(Duration::from_secs(5), None, &"a test");
-        assert_eq!((complaints.next, complaints.left_out), (Duration::from_secs(6), 0));
+/// Says what a peer does wrong, once a second at most.
+#[cold]
+pub(super) fn complain(
+    complaints: &mut LogLimiter,
+    now: Duration,
+    peer: Option<SocketAddr>,
+    what: &dyn std::fmt::Display,
+) {
+    let Some(withheld) = complaints.admit(now).map(Withheld) else { return };
+    match peer {
+        Some(peer) => tracing::warn!("iwarp, client {peer}: {what}{withheld}"),
+        None => tracing::warn!("iwarp: {what}{withheld}"),
     }
 }

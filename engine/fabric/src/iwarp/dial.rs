@@ -8,6 +8,7 @@ use stag_wire::rdmap::{Cause, layer};
 use super::Iwarp;
 use super::config::Revision;
 use super::connection::Phase;
+use super::counters::complain;
 use super::handshake::{self, Answer, Incomplete, Progress};
 use super::reactor::Ending;
 use super::socket::Socket;
@@ -139,7 +140,7 @@ impl Iwarp {
             super::socket::Moved::Nothing => return,
             super::socket::Moved::Octets(_) => {
                 self.counters.early_fpdus += 1;
-                self.complaints.say(self.now, Some(pair.peer), &"closed: octets before the reply");
+                complain(&mut self.complaints, self.now, Some(pair.peer), &"closed: octets before the reply");
                 DisconnectReason::PeerViolation("octets before the reply")
             }
             super::socket::Moved::End => DisconnectReason::Peer,

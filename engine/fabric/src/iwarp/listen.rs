@@ -14,6 +14,7 @@ use std::time::Duration;
 use stag_wire::mpa::{Frame, FrameError, FrameKind};
 
 use super::Iwarp;
+use super::counters::complain;
 use super::handshake::{self, Incomplete, Offer, Progress};
 use super::socket::{ListenSocket, Moved, Socket};
 use crate::epoll::{EventFlags, Token};
@@ -160,7 +161,7 @@ impl Iwarp {
                 Ok(None) => return,
                 Err(error) => {
                     // Of a connection that is gone again: the next look tries again.
-                    self.complaints.say(self.now, None, &format_args!("accept: {error}"));
+                    complain(&mut self.complaints, self.now, None, &format_args!("accept: {error}"));
                     if is_exhausted(&error) {
                         self.counters.accepts_failed += 1;
                         self.pause_accepting();
@@ -174,7 +175,12 @@ impl Iwarp {
             {
                 self.counters.handshakes_evicted += 1;
                 let evicted = self.waiting.remove(oldest).map(|incoming| incoming.peer);
-                self.complaints.say(self.now, evicted, &"closed: too many connections have sent no request");
+                complain(
+                    &mut self.complaints,
+                    self.now,
+                    evicted,
+                    &"closed: too many connections have sent no request",
+                );
             }
             self.admit_incoming(ListenerId(index), socket, peer);
         }
@@ -335,7 +341,7 @@ impl Iwarp {
         };
         if let Some(reason) = refusal {
             if let Some(incoming) = self.waiting.remove(index) {
-                self.complaints.say(self.now, Some(incoming.peer), &reason);
+                complain(&mut self.complaints, self.now, Some(incoming.peer), &reason);
                 self.refuse(incoming.socket, &offer, reason);
             }
             return;
@@ -361,7 +367,7 @@ impl Iwarp {
     #[cold]
     fn turn_away(&mut self, index: u32, why: &dyn std::fmt::Display) {
         let peer = self.waiting.remove(index).map(|incoming| incoming.peer);
-        self.complaints.say(self.now, peer, &format_args!("closed: {why}"));
+        complain(&mut self.complaints, self.now, peer, &format_args!("closed: {why}"));
     }
 
     /// Somebody who speaks another protocol. Nothing was taken from the socket but a look.

@@ -8,6 +8,7 @@ use stag_wire::rdmap::{self, Cause, Opcode, queue};
 use stag_wire::{ddp, mpa};
 
 use super::connection::{Phase, QueuePair, Sink};
+use super::counters::complain;
 use super::crc::crc32c;
 use super::fault::{self, Fault};
 use super::handshake;
@@ -128,13 +129,23 @@ impl Iwarp {
         match *stop {
             Stop::Fault(fault) => {
                 fault.count(&mut self.counters);
-                self.complaints.say(self.now, Some(pair.peer), &format_args!("terminated: {}", fault.text()));
+                complain(
+                    &mut self.complaints,
+                    self.now,
+                    Some(pair.peer),
+                    &format_args!("terminated: {}", fault.text()),
+                );
                 let ending = Ending { fault: Some(fault), terminate: Some(fault.cause()), refused: None };
                 self.close(index, fault.reason(), ending);
             }
             Stop::Terminated(cause, header) => {
                 let reason = fault::reason_of(cause);
-                self.complaints.say(self.now, Some(pair.peer), &format_args!("the peer terminated: {cause}"));
+                complain(
+                    &mut self.complaints,
+                    self.now,
+                    Some(pair.peer),
+                    &format_args!("the peer terminated: {cause}"),
+                );
                 let refused = match reason {
                     DisconnectReason::Work(error) => pair.tx.refused(header).map(|which| (which, error)),
                     _ => None,

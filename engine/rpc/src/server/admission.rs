@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider};
+use stag_fabric::{ConnectRequestId, FabricError, Peer, Provider, Withheld};
 use stag_proto::parameters::{Parameters, Side};
 
 use crate::connection::Connection;
 use crate::engine::Engine;
-use crate::server::client_log::Withheld;
 use crate::server::eviction::{owner, victim};
 use crate::server::governor::CLIENT_WEIGHT_USUAL;
 use crate::server::serving::Serving;

@@ -81,19 +81,6 @@ impl fmt::Display for Service {
     }
 }
 
-/// Lines that were left out before this one: nothing, or `; 7 lines like this were left out`.
-pub(crate) struct Withheld(pub(crate) u64);
-
-impl fmt::Display for Withheld {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            0 => Ok(()),
-            1 => f.write_str("; 1 line like this was left out before"),
-            count => write!(f, "; {count} lines like this were left out before"),
-        }
-    }
-}
-
 /// What a peer said, on one line and of bounded length.
 pub(crate) fn printable(text: &str) -> String {
     let shown = |character: char| if character.is_control() { '?' } else { character };

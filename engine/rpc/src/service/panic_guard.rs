@@ -5,7 +5,8 @@ use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use crate::log_limiter::LogLimiter;
+use stag_fabric::LogLimiter;
+
 use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Outcome, Procedure, Service, Token};

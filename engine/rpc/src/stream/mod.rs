@@ -32,12 +32,10 @@ use std::time::Duration;
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::net::sockopt::{set_socket_keepalive, set_tcp_congestion, set_tcp_keepidle};
-use stag_fabric::{CongestionControl, FabricError, Peer};
+use stag_fabric::{CongestionControl, FabricError, LogLimiter, Peer, Withheld};
 
 use crate::ConnectionId;
 use crate::config::EngineConfig;
-use crate::log_limiter::LogLimiter;
-use crate::server::client_log::Withheld;
 use crate::server::eviction::victim;
 use crate::server::pulling::{WANTED_BACK, worse};
 use crate::service::reply::Reply;
