@@ -26,11 +26,11 @@ impl Place {
         }
     }
 
-    /// What hosts there share limits by.
+    /// What hosts there share limits by: an address, of IPv6 its first 64 bits, as one host has all the others.
     pub(super) fn site(self) -> HostSite {
         HostSite(match self {
             Place::Address(IpAddr::V4(address)) => address.to_ipv6_mapped().to_bits(),
-            Place::Address(IpAddr::V6(address)) => address.to_bits(),
+            Place::Address(IpAddr::V6(address)) => address.to_bits() >> 64 << 64,
             // Addresses that no host has: 100::/64 (RFC 6666), and none.
             Place::User(uid) => (0x0100 << 112) | u128::from(uid),
             Place::Unknown => 0,
@@ -121,8 +121,8 @@ impl Hosts {
         HostId { number: index as u32, site: self.list[index].place.site() }
     }
 
-    /// Adds the host of this name there, which is not known. It may replace one that `is_idle`: one of the same place, if
-    /// there is one, so that the names of one place push out none of another. `None`: there are too many.
+    /// Adds the host of this name there, which is not known. It may replace one that `is_idle`: one of the same site, if
+    /// there is one, so that the names of one site push out none of another. `None`: there are too many.
     pub(super) fn add(
         &mut self,
         name: &[u8],
@@ -135,22 +135,17 @@ impl Hosts {
             return Some(self.id(self.list.len() - 1));
         }
         let replaceable = |index: &usize| is_idle(self.id(*index));
-        let mut own = (0..self.list.len()).filter(|index| self.list[*index].place == place);
+        let mut own = (0..self.list.len()).filter(|index| self.list[*index].place.site() == place.site());
         let idle = own.find(replaceable).or_else(|| (0..self.list.len()).find(replaceable))?;
         self.list[idle] = host;
         Some(self.id(idle))
     }
 
     /// The hosts that somebody at `place` may mean by `name`: those of that name, or of its first part (one says
-    /// its domain, another does not). If there are none, the only host there is.
+    /// its domain, another does not). Never one of another name: several clients may share an address.
     pub(super) fn meant(&self, name: &[u8], place: Place) -> Vec<HostId> {
-        let there: Vec<_> = self.list.iter().enumerate().filter(|(_, host)| host.place == place).collect();
-        let id = |(index, _): &(usize, &Host)| self.id(*index);
-        let named: Vec<_> = there.iter().filter(|(_, host)| same_name(&host.name, name)).map(id).collect();
-        match (named.is_empty(), &there[..]) {
-            (true, [only]) => vec![id(only)],
-            _ => named,
-        }
+        let there = self.list.iter().enumerate().filter(|(_, host)| host.place == place);
+        there.filter(|(_, host)| same_name(&host.name, name)).map(|(index, _)| self.id(index)).collect()
     }
 }
 
@@ -211,7 +206,7 @@ mod tests {
         let carol = hosts.add(b"carol", at(2), |_| false).unwrap();
         assert_eq!(hosts.meant(b"alice", at(2)), []);
         assert_eq!(hosts.meant(b"ALICE.example.org", at(1)), [alice]);
-        assert_eq!(hosts.meant(b"whatever", at(1)), [alice], "the only one there");
+        assert_eq!(hosts.meant(b"whatever", at(1)), [], "not even the only one there");
         assert_eq!(hosts.meant(b"bob", at(2)), [bob]);
         assert_eq!(hosts.meant(b"bob.example.com", at(2)), []);
         assert_eq!(hosts.meant(b"carol", at(2)), [carol]);

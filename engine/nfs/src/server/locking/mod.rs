@@ -431,7 +431,12 @@ mod tests {
 
     /// The same, of a host in this NSM state.
     fn lock_since(locking: &mut Locking, last: u8, name: &str, state: Option<u32>) -> bool {
-        let peer = Peer::Address(([192, 0, 2, last], 700).into());
+        lock_at(locking, [192, 0, 2, last].into(), name, state)
+    }
+
+    /// The same, at any address.
+    fn lock_at(locking: &mut Locking, address: IpAddr, name: &str, state: Option<u32>) -> bool {
+        let peer = Peer::Address((address, 700).into());
         let client = Client::new(name.as_bytes(), (Some(&peer), None));
         let Some(host) = locking.host(&client, state) else { return false };
         // At places where no lock is held: some locks are freed in between.
@@ -486,6 +491,41 @@ mod tests {
         }
         // One that is known goes on as before.
         assert!(lock(&mut locking, 1, "host7"));
+    }
+
+    /// A host of IPv6 has as many addresses as it likes, of one network.
+    #[test]
+    fn addresses_of_one_network_leave_room_for_other_networks() {
+        let config = LockingConfig::default();
+        let mut locking = Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+        let address = |network: u16, host: u16| [0x2001, 0xdb8, 0, network, 0, 0, 0, host].into();
+        let flood = |locking: &mut Locking, network| {
+            (0..1100).filter(|host| lock_at(locking, address(network, *host), "host", Some(1))).count()
+        };
+        assert_eq!(flood(&mut locking, 1), 512, "half of all hosts");
+        assert_eq!(flood(&mut locking, 2), 256);
+        assert!(lock_at(&mut locking, address(3, 1), "honest", Some(1)) && lock(&mut locking, 1, "honest"));
+        // Neither do answers to them.
+        for host in 0..1100 {
+            let peer = Peer::Address((address(1, host), 700).into());
+            locking.send((Some(&peer), None), nlm4::Procedure::LockRes, Vec::new(), Duration::ZERO);
+        }
+        assert!(!locking.outbox.has_room_for_message(address(1, 2000), MESSAGES_MAX));
+        assert!(locking.outbox.has_room_for_message(address(2, 1), MESSAGES_MAX));
+    }
+
+    /// Two clients behind one address: the restart of the one that has nothing frees nothing of the other.
+    #[test]
+    fn a_host_does_not_restart_for_another_at_its_address() {
+        let config = LockingConfig::default();
+        let mut locking = Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+        assert!(lock(&mut locking, 1, "alice"));
+        let peer = Peer::Address(([192, 0, 2, 1], 700).into());
+        let bob = Client::new(b"bob", (Some(&peer), None));
+        locking.restarted(&bob, 3);
+        locking.free_all(&bob, 3);
+        locking.restarted(&bob, NO_STATE);
+        assert_eq!(locking.statistics().counts.locks, 1);
     }
 
     /// Names that have nothing count when they get something, not before.

@@ -11,7 +11,8 @@ use stag_wire::nsm;
 use stag_wire::xdr::Reader;
 
 use crate::callout::{CallOut, CallOutId, OutCall, arguments};
-use crate::lock::{FileKey, HostId, LockRequest, Owner, Range, has_share};
+use crate::lock::{FileKey, HostId, HostSite, LockRequest, Owner, Range, has_share};
+use crate::server::locking::hosts::Place;
 use crate::state::KnownHost;
 
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
@@ -19,6 +20,9 @@ const DELAYS_S: [u64; 7] = [0, 1, 2, 4, 8, 15, 30];
 
 /// Calls to one host at once: a host that does not answer must not delay the others.
 const CALLS_PER_HOST: usize = 4;
+
+/// Calls to all hosts of one site at once, of the 16 Calls that there may be: a host of IPv6 has many addresses.
+const CALLS_PER_SITE: usize = 12;
 
 /// Notices of our restart at once, of the 16 Calls that there may be: a lock that is released must not wait for hosts that
 /// are gone.
@@ -125,11 +129,11 @@ impl Outbox {
         (self.succeeded, self.failed)
     }
 
-    /// Whether there may be one more answer to a `_MSG`, of `max` in all, to this address: one address never takes all the
+    /// Whether there may be one more answer to a `_MSG`, of `max` in all, to this address: one site never takes all the
     /// room.
     pub(super) fn has_room_for_message(&self, to: IpAddr, max: usize) -> bool {
         let messages = || self.entries.iter().filter(|entry| matches!(entry.what, What::Message(..)));
-        let own = messages().filter(|entry| entry.to == Some(to)).count();
+        let own = messages().filter(|entry| entry.to.is_some_and(|other| site(other) == site(to))).count();
         has_share(own as u64, messages().count() as u64, 1, max as u64)
     }
 
@@ -264,6 +268,8 @@ enum Round {
 /// The Calls under way.
 struct Traffic {
     by_host: HashMap<IpAddr, HostTraffic>,
+    /// Calls to each site.
+    by_site: HashMap<HostSite, usize>,
     notices: usize,
 }
 
@@ -278,7 +284,7 @@ struct HostTraffic {
 
 impl Traffic {
     fn of(entries: &[Entry]) -> Traffic {
-        let mut traffic = Traffic { by_host: HashMap::new(), notices: 0 };
+        let mut traffic = Traffic { by_host: HashMap::new(), by_site: HashMap::new(), notices: 0 };
         for entry in entries {
             let Some(to) = entry.to else { continue };
             let is_under_way = entry.call.is_some();
@@ -294,6 +300,9 @@ impl Traffic {
     }
 
     fn has_room(&self, to: IpAddr, round: Round) -> bool {
+        if self.by_site.get(&site(to)).is_some_and(|calls| *calls >= CALLS_PER_SITE) {
+            return false;
+        }
         let host = self.by_host.get(&to);
         if round == Round::Notice {
             // One at an address, which may have had many names.
@@ -310,6 +319,7 @@ impl Traffic {
     }
 
     fn add(&mut self, to: IpAddr, round: Round) {
+        *self.by_site.entry(site(to)).or_default() += 1;
         let host = self.by_host.entry(to).or_default();
         if round == Round::Notice {
             host.is_noticed = true;
@@ -318,6 +328,11 @@ impl Traffic {
             host.calls += 1;
         }
     }
+}
+
+/// The site of an address.
+fn site(address: IpAddr) -> HostSite {
+    Place::Address(address).site()
 }
 
 impl What {
@@ -377,7 +392,6 @@ mod tests {
 
     use super::*;
     use crate::callout::CallOutError;
-    use crate::lock::HostSite;
     use crate::store::ObjectId;
 
     /// Calls that have begun, and answers to give.
@@ -461,6 +475,23 @@ mod tests {
 
     fn way(last: u8) -> Way {
         Way { to: to(last), from: None }
+    }
+
+    /// A host of IPv6 that answers at none of its addresses.
+    #[test]
+    fn one_network_does_not_keep_others_from_hearing() {
+        let script = Script::default();
+        script.0.borrow_mut().calls_max = Some(16);
+        let mut outbox = Outbox::new(Box::new(script.clone()));
+        for host in 0..100_u16 {
+            let to = Some([0x2001, 0xdb8, 0, 1, 0, 0, 0, host].into());
+            outbox.push(Way { to, from: None }, grant(u32::from(host)), Duration::ZERO, LIFE);
+        }
+        outbox.begin_due(Duration::ZERO);
+        assert_eq!(script.under_way(), 12);
+        outbox.push(way(1), grant(1), Duration::ZERO, LIFE);
+        outbox.begin_due(Duration::ZERO);
+        assert_eq!(script.under_way(), 13);
     }
 
     #[test]
