@@ -335,9 +335,8 @@ pub(super) fn readlink<S: Store>(
     let item = match reply.item(len) {
         Placement::Inline => Item::Inline(path),
         Placement::Reduced => {
-            // A path fits a page.
-            let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| exports.pool.transit_free() > 0)
-            else {
+            let has_room = reply.has_results_room(len);
+            let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| has_room) else {
                 reply.forget_results();
                 let failed: ReadlinkReply<'_> = Err(Failure { status: Status::Jukebox, attributes });
                 return failed.send(reply);

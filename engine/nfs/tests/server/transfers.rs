@@ -176,6 +176,34 @@ fn symbolic_links_go_both_ways() {
     assert_eq!(failure.status, Status::NameTooLong);
 }
 
+/// The last pages are for data that comes: a path that goes to a Write chunk takes none of them, and its client asks again.
+#[test]
+fn a_link_that_is_read_leaves_the_last_pages_to_writes() {
+    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let root = pair.root.clone();
+    let place = DirectoryName { directory: Handle(&root), name: Name(b"link") };
+    let path = Path(Item::Inline(b"target"));
+    let arguments = SymlinkArguments { place, attributes: SetAttributes::default(), path };
+    let symlink = pair.ask(arguments, |reply| reply.unwrap().object.unwrap().0.to_vec());
+    let read = |pair: &mut Pair| {
+        let chunks = Chunks::write(buffer(pair, 4096));
+        let finished = pair.call(&ReadlinkArguments { symlink: Handle(&symlink) }, chunks);
+        let reply = finished.reply::<ReadlinkArguments<'_>>().unwrap();
+        reply.map(drop).map_err(|failed| failed.status)
+    };
+    let pool = pair.server.pools().payload.clone();
+    let reserve = (pool.transit() / 16).min(128);
+    let mut hoard: Vec<Buf> = Vec::new();
+    while pool.transit_free() > reserve + 1 {
+        hoard.extend(pool.take());
+    }
+    assert_eq!(read(&mut pair), Ok(()));
+    hoard.extend(pool.take());
+    assert_eq!((read(&mut pair), pool.transit_free()), (Err(Status::Jukebox), reserve));
+    drop(hoard);
+    assert_eq!(read(&mut pair), Ok(()));
+}
+
 /// RFC 1813 3.3.7: the count is that of the data.
 #[test]
 fn a_write_whose_count_is_not_its_data_is_invalid() {

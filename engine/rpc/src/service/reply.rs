@@ -432,6 +432,15 @@ impl Reply<'_> {
         len.min(u32::try_from(due.saturating_mul(self.payload.unit_len())).unwrap_or(u32::MAX))
     }
 
+    /// Whether the client's part of [`Pools::payload`](crate::Pools::payload) has room for `len` octets of results that cannot be
+    /// shorter. Otherwise they should be refused for now: what is left is for data that comes.
+    #[must_use]
+    pub fn has_results_room(&self, len: u32) -> bool {
+        self.transit.is_none_or(|(accounts, holder)| {
+            accounts.results_room(holder, self.payload) >= transit::pages(self.payload, len as usize)
+        })
+    }
+
     /// Of the `len` octets of the next eligible result, those that it should have where it goes: all of them where they are sent
     /// from the memory that they lie in, or stay inline; as many as the client's part of the memory has room for, a page at
     /// least, where a Long Reply copies them.
