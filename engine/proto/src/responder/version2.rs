@@ -148,6 +148,8 @@ pub struct Responder2 {
     open: Option<ResponderCallId>,
     request_limit: u32,
     response_limit: u32,
+    /// Octets of the data for which a Call was refused last, and the limit.
+    refused_len: Option<(u64, u32)>,
     segments: Box<[Segment]>,
 }
 
@@ -169,8 +171,15 @@ impl Responder2 {
             open: None,
             request_limit: own.request_limit,
             response_limit: own.response_limit,
+            refused_len: None,
             segments: vec![empty; SEGMENTS_MAX].into_boxed_slice(),
         }
+    }
+
+    /// Octets of the data for which the last message was refused, and the limit. `None`: it was refused for something else, or
+    /// this was asked before.
+    pub fn take_refused_len(&mut self) -> Option<(u64, u32)> {
+        self.refused_len.take()
     }
 
     /// Returns where the items of the Call that became whole last lie.
@@ -290,9 +299,13 @@ impl Responder2 {
         let inline_len = (!is_long).then_some(rest.len() as u32);
         let segments = lists.write_list().chain(lists.reply_chunk()).map(|chunk| chunk.segment_count());
         let count = lists.read_list().len() + segments.sum::<usize>();
+        let reads = reads::check(lists.read_list(), inline_len, &responder.limits);
+        if let Err(reads::ChunkError::Length { len, limit }) = reads {
+            self.refused_len = Some((len, limit));
+        }
         let has_room = count <= responder.limits.segments as usize
             && lists.write_chunk_count() <= responder.limits.write_chunks as usize
-            && reads::check(lists.read_list(), inline_len, &responder.limits).is_ok();
+            && reads.is_ok();
         if !has_room {
             return Self::bad_header(responder, header.xid);
         }
@@ -389,7 +402,10 @@ impl Responder2 {
             let len: u64 = list.iter().map(|segment| u64::from(segment.length)).sum();
             (segments, chunks, pulled) = (segments + list.len(), chunks + 1, pulled + len);
             let is_right = len == u64::from(item.len) || len == padded(item.len);
-            if !is_right || len > u64::from(limits.chunk_len) || pulled > u64::from(limits.pull_len) {
+            let measures = [(len, limits.chunk_len), (pulled, limits.pull_len)];
+            let too_long = measures.into_iter().find(|(len, limit)| *len > u64::from(*limit));
+            if !is_right || too_long.is_some() {
+                self.refused_len = too_long.filter(|_| is_right);
                 return Err(PlacementError::Displacement(item.displacement));
             }
         }

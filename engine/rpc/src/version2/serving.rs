@@ -22,6 +22,7 @@ use crate::in_place::Begun;
 use crate::server::draft::Draft;
 use crate::server::pending::Stage;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
+use crate::server::serving::answering::warn_of_length;
 use crate::server::serving::{Arrived, Ran, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit;
@@ -266,6 +267,11 @@ impl Serving {
         if let Some(small) = broken {
             version2.drop_parts(true);
             self.send_small(core, id, &small)?;
+        }
+        if let Some(version2) = &mut self.version2
+            && let Some(refused) = version2.responder2.take_refused_len()
+        {
+            warn_of_length(core, services, peer, &arrived.octets, refused);
         }
         self.act_on(core, services, id, peer, meant, arrived)?;
         Ok(true)

@@ -1,14 +1,9 @@
 //! Short, Chunked and Long messages, in both directions.
 
-use std::fmt;
-use std::sync::{Arc, Mutex};
-
 use stag_rpc::{CallError, Chunks, EngineConfig};
 use stag_wire::xdr::{Overflow, Writer};
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Level, Metadata, Subscriber};
 
+use crate::support::log::warnings;
 use crate::support::program::{BIG, ECHO, GET, LATER_PUT, PUT, REGRET, pattern, sum};
 use crate::support::{Bench, bytes, chunked, error, opaque, request, request_for, small, words};
 
@@ -324,41 +319,10 @@ fn remote_invalidation_needs_both_ends() {
     }
 }
 
-/// The warnings of a thread, as text.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &tracing::Event<'_>) {
-        struct Text(String);
-        impl Visit for Text {
-            fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut text = Text(String::new());
-        event.record(&mut text);
-        self.0.lock().expect("no panic").push(text.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
 /// Only who configures one of both ends can help, so a line says what was sent and which setting is in its way; one each second.
 #[test]
 fn more_data_than_the_server_reads_is_named_in_the_log() {
-    let warnings = Warnings::default();
-    tracing::subscriber::with_default(warnings.clone(), || {
+    let lines = warnings(|| {
         let mut bench = Bench::with(EngineConfig { chunk_len_max: 65_536, ..chunked() }, chunked(), 1);
         for _ in 0..3 {
             let chunks = Chunks::read(bench.clients[0].data(&[7; 100_000]));
@@ -371,7 +335,6 @@ fn more_data_than_the_server_reads_is_named_in_the_log() {
         bench.check_alive(0);
         bench.close();
     });
-    let lines = warnings.0.lock().expect("no panic");
     let [line] = &lines[..] else { panic!("{lines:?}") };
     for part in ["TAKES", "100000 octets", "limit 65536", "chunk_len_max"] {
         assert!(line.contains(part), "{line}");

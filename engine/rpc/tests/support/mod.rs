@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test target uses its part")]
 
+pub(crate) mod log;
 pub(crate) mod program;
 
 use std::time::Duration;

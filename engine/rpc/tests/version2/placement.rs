@@ -6,8 +6,9 @@ use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{CallError, Chunks, EngineConfig, PlacementChoice, ProtocolChoice, Statistics};
 use stag_wire::xdr::{Overflow, Writer};
 
+use crate::support::log::warnings;
 use crate::support::program::{BIG, ECHO, GET_ONE, PUT_ONE, pattern, sum};
-use crate::support::{Bench, bytes, error, opaque, request, request_for, small, words};
+use crate::support::{Bench, bytes, chunked, error, opaque, request, request_for, small, words};
 
 /// Counts of both ends: of the client, and of the server.
 fn counts(bench: &Bench) -> [Statistics; 2] {
@@ -197,6 +198,27 @@ fn data_in_the_message_takes_one_round_trip() {
         for len in [4096, 8192, 16384, 32768, 65536] {
             assert_eq!(delays(PlacementChoice::Send, one_way, len), [2, 2], "{one_way:?}, {len} octets");
             assert_eq!(delays(PlacementChoice::Rdma, one_way, len), [4, 2], "{one_way:?}, {len} octets");
+        }
+    }
+}
+
+/// As with version 1: only who configures one of both ends can help. By a base message, and by one with items of its own.
+#[test]
+fn more_data_than_the_server_reads_is_named_in_the_log_of_version_2() {
+    for client in [chunked(), small()] {
+        let lines = warnings(|| {
+            let mut bench = Bench::with(EngineConfig { chunk_len_max: 65_536, ..client }, client, 1);
+            for _ in 0..3 {
+                let chunks = Chunks::read(bench.clients[0].data(&[7; 100_000]));
+                let done = bench.call(request(PUT_ONE), chunks, |writer| put(writer, 100_000));
+                assert!(done.result.is_err());
+            }
+            bench.check_alive(0);
+            bench.close();
+        });
+        let [line] = &lines[..] else { panic!("{:?}: {lines:?}", client.placement) };
+        for part in ["TAKES_ONE", "100000 octets", "limit 65536", "chunk_len_max"] {
+            assert!(line.contains(part), "{line}");
         }
     }
 }

@@ -5,6 +5,7 @@ use stag_fabric::{Handle, Peer, Provider};
 use stag_proto::responder::{self, ErrorReply, RefusedCall, ReplyError, ResponderCallId};
 use stag_wire::rpc::CallHeader;
 use stag_wire::rpcrdma::{Header, SingleChunk};
+use stag_wire::rpcrdma2::Header2;
 use stag_wire::xdr::Reader;
 
 use super::{Ran, Serving};
@@ -25,9 +26,9 @@ use crate::state::Core;
 const ITEMS_MAX: usize = 16;
 
 /// Logs that a Call was refused because it has `len` octets of data where this server reads `limit`. Only the configuration of one
-/// of the two ends can help.
+/// of the two ends can help. `message` is of either version.
 #[cold]
-pub(super) fn warn_of_length<P, S: Services>(
+pub(crate) fn warn_of_length<P, S: Services>(
     core: &mut Core<P>,
     services: &S,
     peer: Option<&Peer>,
@@ -35,8 +36,11 @@ pub(super) fn warn_of_length<P, S: Services>(
     (len, limit): (u64, u32),
 ) {
     let Some(withheld) = core.state.oversized.admit(core.state.now) else { return };
-    let header = Header::parse(message).ok();
-    let call = header.and_then(|(_, stream)| CallHeader::parse(&mut Reader::new(stream)).ok());
+    let stream = match Header::parse(message) {
+        Ok((_, stream)) => stream,
+        Err(_) => Header2::parse(message).map_or(&[][..], |(_, stream)| stream),
+    };
+    let call = CallHeader::parse(&mut Reader::new(stream)).ok();
     let procedure = call.as_ref().map_or("a Long Call", |call| {
         match services.lookup(call.program, call.version, call.procedure) {
             Lookup::Found { procedure, .. } => procedure.name,
@@ -46,7 +50,7 @@ pub(super) fn warn_of_length<P, S: Services>(
     let client = ClientName { peer, host: None };
     tracing::warn!(
         withheld,
-        "{client}: {procedure}: Read chunks of {len} octets were refused with ERR_CHUNK (limit {limit}, chunk_len_max \
+        "{client}: {procedure}: Read chunks of {len} octets were refused (limit {limit}, chunk_len_max \
          {}); send less in one Call, or raise chunk_len_max",
         core.state.config.chunk_len_max
     );
