@@ -49,6 +49,20 @@ fn sigusr1_prints_the_counters_and_the_server_goes_on() {
     }
 }
 
+/// The kernel prefers the main thread for signals. It only waits, so that a disk which holds up a reactor holds up no signal.
+#[test]
+fn the_thread_that_gets_signals_is_no_reactor() {
+    let server = Server::start(&["--export", "mem:/data", "--poll", "busy"]);
+    let id = server.child.id();
+    for _ in 0..100 {
+        let state = std::fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).unwrap();
+        // A reactor that polls is running, or ready to run.
+        assert!(state.contains(") S "), "{state}");
+    }
+    let (stopped, status) = server.stop();
+    assert!(status.success(), "{stopped}");
+}
+
 /// For people they are lines, the same as at the end.
 #[test]
 fn sigusr1_prints_lines_where_no_json_was_asked_for() {

@@ -121,7 +121,7 @@ struct Told<'a> {
 impl Doctor {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
-        out.line(format_args!("stag {VERSION}"))?;
+        out.line(wrapped("stag ", VERSION, columns()))?;
         let root = Path::new("/");
         let mut findings = inspect(root, self.fabric);
         if let Some(cores) = &self.cores {

@@ -2,6 +2,7 @@
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
+use std::panic::resume_unwind;
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -118,15 +119,27 @@ impl Server<'_> {
             printer: &printer,
             json: out.json(),
         };
-        let ended = reactors
-            .run(&stop, |member| shared.make(&member), |reactor, stopped| reactor.end(stopped))
-            .map_err(|error| match error {
-                stag::runtime::GroupError::Make { source, .. } => source,
-                error => CommandFailure::run(error),
-            })?;
+        let run =
+            || reactors.run(&stop, |member| shared.make(&member), |reactor, stopped| reactor.end(stopped));
+        let ended = beside_signals(run)?.map_err(|error| match error {
+            stag::runtime::GroupError::Make { source, .. } => source,
+            error => CommandFailure::run(error),
+        })?;
         drop(shared);
         report::stopped(cores, ended.into_iter().map(|(_, ended)| ended).collect(), printer, out.json())
     }
+}
+
+/// Runs reactors on a thread of their own, and waits on this one, the main thread: the kernel prefers it for signals, and a
+/// reactor that waits for a disk takes none.
+fn beside_signals<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, CommandFailure> {
+    thread::scope(|scope| {
+        let named = thread::Builder::new().name("reactor-0".to_owned());
+        let thread = named.spawn_scoped(scope, run).map_err(|error| {
+            CommandFailure::run(format_args!("a thread for the first reactor (clone): {error}"))
+        })?;
+        thread.join().or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// What the reactors have in common while they are made.
