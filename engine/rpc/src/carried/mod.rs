@@ -272,8 +272,9 @@ pub(crate) struct Carrier {
     /// Free places in `later`.
     vacant: Vec<u32>,
     broadcasts: Vec<Broadcast>,
-    /// What this reactor answers to itself, and the memory that belongs to it, which need not be lent.
-    own_replies: VecDeque<(Parcel, Vec<Shared>)>,
+    /// Replies that are delivered after the lanes were read, and their memory: large results, and what this reactor answers
+    /// to itself, whose memory need not be lent.
+    waiting: VecDeque<(Parcel, Vec<Shared>)>,
     /// For the record of a Call or a Reply that is sent the general way; taken meanwhile.
     outgoing: Option<Box<LaneRecord>>,
     /// Where results are encoded.
@@ -384,7 +385,7 @@ impl Carrier {
         self.cargo.extend((!is_inside).then(|| Attachment::Octets(payload.into())));
         if to == self.own {
             let cargo = std::mem::take(&mut self.cargo);
-            self.own_replies.push_back((Parcel { record: record.clone(), cargo }, pieces.collect()));
+            self.waiting.push_back((Parcel { record: record.clone(), cargo }, pieces.collect()));
         } else {
             load(&mut self.cargo, count, pieces.map(Shared::lend));
             self.put(to, &record);
@@ -392,8 +393,8 @@ impl Carrier {
         self.outgoing = Some(record);
     }
 
-    /// Makes known what was put into lanes since the last time, and wakes who sleeps. Twice in a pass: before others' Calls are
-    /// executed, so that their reactors do not wait for that, and at its end, as doorbells are.
+    /// Makes known what was put into lanes since the last time, and wakes who sleeps. In each pass before others' Calls are
+    /// executed and at the end, as doorbells are; and before large results are sent. Other reactors do not wait for either.
     #[inline(never)]
     pub(crate) fn publish(&mut self) {
         // Attachments first: the reader that sees a record finds what belongs to it.
@@ -415,10 +416,7 @@ impl Carrier {
 
     /// Whether other reactors have sent nothing that was not taken in: the look before sleep.
     pub(crate) fn is_quiet(&self) -> bool {
-        self.records.is_empty()
-            && self.returns.is_empty()
-            && self.own_replies.is_empty()
-            && self.stuck.is_none()
+        self.records.is_empty() && self.returns.is_empty() && self.waiting.is_empty() && self.stuck.is_none()
     }
 
     /// Whether nothing of others' memory is here any more.

@@ -10,7 +10,7 @@ use stag_runtime::{LaneRecord, LaneWriter, ReactorId};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN};
 use stag_wire::xdr::{Reader, Reduced};
 
-use super::exchange::{Answering, as_buf};
+use super::exchange::{Answering, LARGE_LEN, as_buf};
 use super::light::{CarriedChunk, LightCall, SingleReply, attach, send_short, send_single};
 use super::plain::go_on;
 use super::record::{CarriedCall, CarriedRoom, ITEM_LEN, REPLY_HEAD_LEN, SHORT_HEAD_LEN};
@@ -144,13 +144,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
         true
     }
 
-    /// Sends a Reply with one result in one piece, which lies beside the record. `false`: it takes the general way, and the piece
-    /// is in the carrier's `pieces`.
+    /// Sends a Reply with one result in one piece, which lies beside the record, unless it is large. `false`: it takes the general
+    /// way, and the piece is in the carrier's `pieces`.
     #[inline]
     pub(super) fn deliver_single(&mut self, from: ReactorId, reply: &SingleReply<'_>) -> bool {
         let Some(carrier) = self.core.state.carrier.as_deref_mut() else { return false };
         let piece = carrier.take_piece(from);
-        if !carrier.broadcasts.is_empty() {
+        if !carrier.broadcasts.is_empty() || piece.len() >= LARGE_LEN {
             carrier.pieces.push(piece);
             return false;
         }

@@ -1,11 +1,13 @@
 //! Data that crosses reactors: as loans, and back.
 
-use stag_rpc::{CallError, Chunks};
+use stag_rpc::{Call, CallError, Chunks, Home};
+use stag_runtime::ReactorId;
+use stag_wire::xdr::Writer;
 
 use crate::at_one;
 use crate::group::Group;
 use crate::support::program::{
-    BIG, FILL, GET, LATER_FILL, LATER_PUT, PUT, PUT_ONE, TIMELY_PUT, pattern, sum,
+    BIG, ECHO, FILL, GET, LATER_FILL, LATER_PUT, PUT, PUT_ONE, TIMELY_PUT, pattern, sum,
 };
 use crate::support::{bytes, error, opaque, request, request_for, words};
 
@@ -126,5 +128,52 @@ fn a_connection_that_is_gone() {
     group.run(|group| group.program(1).kept() > 0);
     group.disconnect(client);
     group.run(|group| group.reactors[0].engine.connection_count() == 0);
+    group.close();
+}
+
+#[test]
+fn large_results_are_sent_a_few_in_a_pass_and_after_the_calls_of_others() {
+    let home = |call: &Call<'_>| {
+        // GET at reactor 1, ECHO at reactor 0.
+        Home::At(ReactorId::new(usize::from(call.procedure != ECHO)).expect("a group may have two"))
+    };
+    const LEN: usize = 400_000;
+    let mut group = Group::new(2, home);
+    let (reader, other) = (group.connect(0), group.connect(1));
+    group.check_alive(reader);
+    let calls = [1, 2].map(|number| {
+        let mut chunks = Chunks::default();
+        chunks.write.push((0, group.clients[reader].space(LEN)));
+        let encode = move |writer: &mut Writer<'_>| words(writer, &[number, 1, LEN as u32]);
+        (number, group.begin(reader, request_for(GET, 100), chunks, encode))
+    });
+    let echo =
+        group.begin(other, request(ECHO), Chunks::default(), |writer| writer.opaque(b"behind results"));
+    // Reactor 0 carries both, and then has no pass until reactor 1 has answered, and has sent another Call behind the answers.
+    let carried = |group: &Group, reactor: usize| group.reactors[reactor].engine.statistics().calls_carried;
+    let (before, executed) = (carried(&group, 0), group.program(0).executed);
+    group.turns(|group| {
+        let now = group.world.now();
+        group.clients[reader].poll(now);
+        group.reactors[0].poll(now);
+        carried(group, 0) == before + 2
+    });
+    group.turns(|group| {
+        let now = group.world.now();
+        group.clients[other].poll(now);
+        group.reactors[1].poll(now);
+        carried(group, 1) > 0 && group.program(1).executed == 2
+    });
+    let sent = |group: &Group| group.reactors[0].engine.statistics().write_bytes as usize / LEN;
+    for pass in 1..=2 {
+        let now = group.world.now();
+        group.reactors[0].poll(now);
+        assert_eq!(sent(&group), pass, "large results that were sent");
+        assert_eq!(group.program(0).executed, executed + 1, "the other reactor's Call did not wait for them");
+    }
+    for (number, call) in calls {
+        assert_eq!(group.finish(reader, call).written, [(0, pattern(number, LEN))]);
+    }
+    assert_eq!(bytes(&group.finish(other, echo)), opaque(b"behind results"));
     group.close();
 }

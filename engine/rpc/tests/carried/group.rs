@@ -213,6 +213,18 @@ impl Group {
         panic!("what was awaited did not happen in {PASSES_MAX} passes");
     }
 
+    /// Repeats `turn`, which polls some of the group, until it says that it is done.
+    #[track_caller]
+    pub(crate) fn turns(&mut self, mut turn: impl FnMut(&mut Group) -> bool) {
+        for _ in 0..PASSES_MAX {
+            if turn(self) {
+                return;
+            }
+            self.world.advance_before(None);
+        }
+        panic!("what was awaited did not happen in {PASSES_MAX} passes");
+    }
+
     pub(crate) fn run_passes(&mut self, count: usize) {
         for _ in 0..count {
             self.pass();
