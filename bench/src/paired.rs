@@ -81,10 +81,6 @@ pub struct PairedFigures {
     pub line_round_trip_ns: Spread,
     /// The first of these to the second.
     pub carried_to_line: Spread,
-    /// How much dearer a carried Call is than another, for both cores together.
-    pub carried_cost: Spread,
-    /// The gains predicted for more cores than were measured.
-    pub predicted: Vec<Predicted>,
 }
 
 /// Calls a second of pairs on all cores.
@@ -107,23 +103,6 @@ pub struct DirectoryFigures {
     pub rate: Spread,
     /// The second to the first, in the same round.
     pub gain: Spread,
-}
-
-/// What is predicted for some cores. It supposes that nothing else gets dearer with more cores.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct Predicted {
-    /// Cores.
-    pub cores: usize,
-    /// The share of the Calls that is carried when files are spread evenly over the cores.
-    pub carried_share: f64,
-    /// Calls a second, as a multiple of one core's.
-    pub gain: f64,
-}
-
-/// Capacity of `cores` cores as a multiple of one, if that share of the Calls costs `cost` times as much.
-#[must_use]
-pub fn capacity(cores: usize, carried_share: f64, cost: f64) -> f64 {
-    cores as f64 / (1.0 + carried_share * (cost - 1.0))
 }
 
 /// Measures pairs on `scenario.cores`, over shared memory; with a `directory` also of files in a directory that is made there for
@@ -173,12 +152,6 @@ pub fn run(
     }
     let ratio = |of: &[f64], to: &[f64]| Spread::of(of.iter().zip(to).map(|(of, to)| of / to).collect());
     let rates = kinds.into_iter().zip(&many);
-    let carried_cost = ratio(&many[0], &many[2]);
-    let predicted = [2, 4, 8].map(|count| {
-        let carried_share = (count - 1) as f64 / count as f64;
-        let gain = capacity(count, carried_share, carried_cost.median);
-        Predicted { cores: count, carried_share, gain }
-    });
     Ok(PairedFigures {
         rates: rates
             .map(|(carried, rate)| PairedRate {
@@ -197,8 +170,6 @@ pub fn run(
         copy_gain: Spread::of(copies),
         carried_round_trip_ns: Spread::of(carried),
         line_round_trip_ns: Spread::of(line),
-        carried_cost,
-        predicted: predicted.to_vec(),
     })
 }
 
@@ -514,16 +485,4 @@ fn copy_rate(cores: &[usize], block: usize) -> f64 {
             .collect();
         copiers.into_iter().map(|copier| copier.join().unwrap_or(0.0)).sum()
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn carried_calls_cost_capacity() {
-        assert_eq!(capacity(1, 0.0, 3.0), 1.0);
-        assert_eq!(capacity(4, 0.75, 1.0), 4.0);
-        assert_eq!(capacity(2, 0.5, 1.5), 1.6);
-    }
 }

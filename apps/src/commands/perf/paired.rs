@@ -96,12 +96,5 @@ fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(),
         "\ncarried    {:.0} ns more than a Call that is not: {:.1} times a cache line's round trip of {:.0} ns",
         figures.carried_round_trip_ns.median, figures.carried_to_line.median, figures.line_round_trip_ns.median
     ))?;
-    let gains = figures.predicted.iter().map(|found| format!("{:.2} with {} cores", found.gain, found.cores));
-    let gains: Vec<String> = gains.collect();
-    out.line(format_args!("predicted  {} (not measured: files spread evenly,", gains.join(", ")))?;
-    out.line(format_args!(
-        "           a carried Call at {:.2} times the cost of another)",
-        figures.carried_cost.median
-    ))?;
     out.flush()
 }
