@@ -35,6 +35,7 @@ pub mod conform;
 pub mod copy;
 pub mod counters;
 pub mod demo;
+mod descriptors;
 pub mod failure;
 pub mod flags;
 pub mod limits;

@@ -266,6 +266,30 @@ fn several_clients_share_one_server() {
 }
 
 #[test]
+fn many_connections_are_measured() {
+    let _turn = alone();
+    for fabric in ["shm", "iwarp"] {
+        let found = measure(&["null", "--connections", "600", "-n", "1200", "--fabric", fabric]);
+        check(&found, "null");
+        assert_eq!(found["connections"], 600, "{found}");
+    }
+}
+
+/// Descriptors are counted before anything is opened: the process may have 500, and each end wants 628.
+#[test]
+fn too_few_descriptors_are_said_at_once() {
+    let script = "ulimit -n 500 && exec \"$0\" perf null --connections 500 --fabric iwarp";
+    let output = std::process::Command::new("sh")
+        .args(["-c", script, env!("CARGO_BIN_EXE_stag")])
+        .output()
+        .expect("a shell");
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    let part = "--connections 500: it takes 628 descriptors, the process may have 500; raise its limit (`ulimit -n 628`)";
+    assert!(complaint.contains(part), "{complaint}");
+}
+
+#[test]
 fn bad_flags_are_one_line_and_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["read", "-s", "2M"], "--size 2 MiB: it must be 1 B to 1 MiB"),
@@ -276,7 +300,9 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "-s", "4K"], "--size: it goes with read, write, echo and reply"),
         (&["null", "-q", "0"], "--depth 0: it must be 1 to 1022"),
         (&["null", "-q", "1025"], "--depth 1025: it must be 1 to 1022"),
-        (&["null", "--connections", "0"], "--connections 0: it must be 1 to 256"),
+        (&["null", "--connections", "0"], "--connections 0: it must be 1 to 10000"),
+        (&["null", "--connections", "10001"], "--connections 10001: it must be 1 to 10000"),
+        (&["null", "--connections", "10000", "-q", "1000"], "--depth 1000, --connections 10000: receives_max"),
         (&["null", "--cores", "0"], "name two at least, the server's last"),
         (&["null", "--cores", "1023,1023"], "this process may use cores "),
         (&["null", "--cores", "5000,0"], "this process may use cores "),

@@ -32,8 +32,11 @@ struct Line {
     words: [AtomicU64; 8],
 }
 
-/// Slots of each echo ring: more than any depth measured.
+/// Slots of each echo ring.
 const RING_SLOTS: usize = 256;
+
+/// Echoes outstanding at most: more gain nothing.
+const ECHO_DEPTH_MAX: usize = RING_SLOTS / 2;
 
 /// The box's limits for one pair of cores.
 #[derive(Clone, Debug, Serialize)]
@@ -55,10 +58,10 @@ pub struct MachineLimits {
     pub copy_len: usize,
 }
 
-/// Measures the limits of `cores` (client, server) for transfers of `copy_len` octets.
+/// Measures the limits of `cores` (client, server) for `depth` messages outstanding, 128 at most, and transfers of `copy_len` octets.
 #[must_use]
 pub fn measure(cores: [usize; 2], depth: usize, copy_len: usize, repeat: usize) -> MachineLimits {
-    let copy_len = copy_len.max(64);
+    let (depth, copy_len) = (depth.clamp(1, ECHO_DEPTH_MAX), copy_len.max(64));
     let mut line = Vec::new();
     let mut echo = Vec::new();
     let mut rate = Vec::new();
@@ -159,7 +162,7 @@ impl Ring {
 
 /// Nanoseconds for each of `count` echoes with `depth` outstanding, or of as many as there is time for.
 fn echo_over_rings(cores: [usize; 2], depth: usize, count: u64) -> f64 {
-    let depth = depth.clamp(1, RING_SLOTS / 2) as u64;
+    let depth = depth.clamp(1, ECHO_DEPTH_MAX) as u64;
     let rings = Arc::new([Ring::new(), Ring::new()]);
     let theirs = Arc::clone(&rings);
     let stop = Arc::new(AtomicBool::new(false));

@@ -33,7 +33,7 @@ pub fn check() -> Result<Duration> {
     server.register(&memory.arena)?;
     let listener = server.listen("127.0.0.1:0")?;
     let Some(address) = server.listener_address(listener) else { bail!("it does not say where it listens") };
-    let services = programs(&memory.pools.payload, 1 << 20, clock.now())?;
+    let services = programs(&memory.pools.payload, (1 << 20, 1), clock.now())?;
     let mut server = Engine::new(server, services, memory.pools.clone(), config, 1)?;
     let mut client = Iwarp::open(iwarp)?;
     client.register(&memory.arena)?;

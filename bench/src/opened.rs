@@ -1,8 +1,9 @@
 //! The fabric of both ends: how it is opened for a measurement, and where its server listens.
 
+use std::io;
 use std::net::SocketAddr;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use stag::fabric::{
     Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig, Verbs, VerbsConfig,
@@ -29,6 +30,19 @@ pub trait Opened: Provider + Sized + 'static {
     /// What the provider says.
     fn open(scenario: &Scenario) -> Result<Self>;
 
+    /// Gives this thread a table of descriptors of its own, so that each end of many connections may have as many as a
+    /// process. Nothing that other threads opened afterwards may be used by number here, nor the other way round.
+    ///
+    /// # Errors
+    ///
+    /// What the kernel says.
+    fn separate_descriptors() -> Result<()> {
+        // SAFETY: the call takes no pointers. The ends share no descriptor that either opens or closes later: each opens its
+        // own provider and arena, and drops both on its thread.
+        let result = unsafe { libc::unshare(libc::CLONE_FILES) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()).context("a table of descriptors") }
+    }
+
     /// What the server of one round listens at.
     fn own_address(round: usize) -> String;
 
@@ -54,7 +68,14 @@ pub trait Opened: Provider + Sized + 'static {
 
 impl Opened for Shm {
     fn open(scenario: &Scenario) -> Result<Shm> {
-        Ok(Shm::open(ShmConfig { may_sleep: scenario.may_sleep, ..ShmConfig::default() })?)
+        let config = engine_config(scenario);
+        let default = ShmConfig::default();
+        Ok(Shm::open(ShmConfig {
+            may_sleep: scenario.may_sleep,
+            queue_pairs: config.connections_max.max(default.queue_pairs),
+            completions: config.completions_max().max(default.completions),
+            ..default
+        })?)
     }
 
     fn own_address(round: usize) -> String {
@@ -64,11 +85,15 @@ impl Opened for Shm {
 
 impl Opened for Iwarp {
     fn open(scenario: &Scenario) -> Result<Iwarp> {
+        let config = engine_config(scenario);
+        let default = IwarpConfig::default();
         Ok(Iwarp::open(IwarpConfig {
+            queue_pairs: config.connections_max.max(default.queue_pairs),
+            completions: config.completions_max().max(default.completions),
             may_sleep: scenario.may_sleep,
             crc: scenario.crc,
             congestion_control: scenario.congestion_control,
-            ..IwarpConfig::default()
+            ..default
         })?)
     }
 
@@ -97,6 +122,11 @@ impl Opened for Verbs {
             completions: u32::try_from(needed).unwrap_or(u32::MAX).max(default.completions),
             ..default
         })?)
+    }
+
+    // The device's library has one set of descriptors for all threads.
+    fn separate_descriptors() -> Result<()> {
+        Ok(())
     }
 
     fn own_address(_round: usize) -> String {

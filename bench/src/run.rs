@@ -157,7 +157,7 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
         if cores[0] != cores[1] {
             match scenario.fabric {
                 MeasuredFabric::Shm => {
-                    beside.limits.push(limits::measure(cores, scenario.depth, copy_len, 1))
+                    beside.limits.push(limits::measure(cores, scenario.depth * scenario.connections, copy_len, 1))
                 }
                 MeasuredFabric::Iwarp => beside.tcp.push(limits::tcp::measure(cores, scenario)?),
                 MeasuredFabric::Verbs if scenario.server.is_none() => {
@@ -200,6 +200,7 @@ fn clients<P: Opened>(scenario: &Scenario, address: &str, export: &str) -> Resul
         let (scenario, address, export) = (scenario.clone(), address.to_owned(), export.to_owned());
         threads.push(thread::Builder::new().name("stag-perf-client".into()).spawn(move || {
             pin(core);
+            P::separate_descriptors()?;
             load::run::<P>(&scenario, &address, &export, number)
         })?);
     }

@@ -30,6 +30,9 @@ const EXPOSED_MAX: u32 = 64;
 /// Octets of the longest Reply that the client reads of the server's memory.
 const PULL_LEN_MAX: u32 = 2 << 20;
 
+/// How long all connections together may take to be set up.
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// What a server came to.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
@@ -109,7 +112,8 @@ fn payload_len(scenario: &Scenario) -> usize {
 #[must_use]
 pub fn engine_config(scenario: &Scenario) -> EngineConfig {
     let connections = (scenario.connections * scenario.client_cores().len()) as u32;
-    let credits = scenario.credits().max(16);
+    // Room for a lone connection's grant to grow; one of a crowd needs no more than its depth.
+    let credits = scenario.credits().max((4096 / connections.max(1)).clamp(4, 16));
     let usual = EngineConfig::default();
     // A message of several Sends takes as many credits.
     let sends = match scenario.protocol {
@@ -132,6 +136,8 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
         continuation: scenario.continuation,
         exposed_replies,
         pull_len_max: if is_exposed { PULL_LEN_MAX } else { 0 },
+        // The first Call of a connection comes when all are there.
+        set_up_timeout: SET_UP_TIMEOUT,
         ..usual
     }
 }
@@ -142,6 +148,7 @@ fn serve<P: Opened>(
     stop: &StopFlag,
     ready: &mpsc::Sender<(String, Vec<String>)>,
 ) -> Result<Served> {
+    P::separate_descriptors()?;
     let mode = if scenario.may_sleep { PollMode::default() } else { PollMode::Busy };
     let clock = Clock::start();
     let core = Some(CoreId(scenario.server_core()));
@@ -155,7 +162,8 @@ fn serve<P: Opened>(
 
     let pages = memory.pools.payload.units() - config.target_pages();
     let data_len_max = (pages * PAGE_LEN) as u64 - (8 << 20);
-    let services = programs(&memory.pools.payload, data_len_max, clock.now())?;
+    let files = config.connections_max;
+    let services = programs(&memory.pools.payload, (data_len_max, files), clock.now())?;
     let mut engine = Engine::new(provider, services, memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;
@@ -172,18 +180,22 @@ fn serve<P: Opened>(
 /// for every fabric to compile.
 pub(crate) type Programs = Option<(Nfs<MemoryStore>, Mount<MemoryStore>, Echo)>;
 
-/// Makes the programs of a server: NFS over an empty store that holds `data_len_max` octets of files, MOUNT, and the echo program.
+/// Makes the programs of a server: NFS over an empty store for this many octets and files, MOUNT, and the echo program.
 ///
 /// # Errors
 ///
 /// When the store cannot get its memory.
-pub(crate) fn programs(payload: &Pool, data_len_max: u64, now: Duration) -> Result<Programs> {
+pub(crate) fn programs(
+    payload: &Pool,
+    (data_len_max, files): (u64, u32),
+    now: Duration,
+) -> Result<Programs> {
     let mut time = TimeOfDay::System(WallClock::new(now));
     let config = MemoryConfig {
         fsid: 1,
         data_len_max,
-        objects_max: 4096,
-        names_max: 4096,
+        objects_max: 4096 + files,
+        names_max: 4096 + files,
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
     let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `plan` | the flags checked, and every gap filled |
+//! | `room` | whether the machine has room for it: memory, descriptors, mappings |
 //! | `numbers` | times and counts, as the flags take them |
 //! | `requirement` | `--require 'p99<20us'` |
 //! | `paired` | `--paired`: a client and a server on each core, taking turns |
@@ -15,6 +16,7 @@ mod paired;
 mod plan;
 mod report;
 mod requirement;
+mod room;
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -55,7 +57,7 @@ pub struct Perf {
     /// Calls outstanding at once
     #[arg(short = 'q', long, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// Connections of each client core
+    /// Connections of each client core, up to 10,000
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
     /// Client cores, then the server's [default: two]

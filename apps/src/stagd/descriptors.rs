@@ -1,12 +1,12 @@
 //! Whether the process may have as many descriptors as its connections need.
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use stag::nfs::export::Medium;
 
 use super::Settings;
 use super::directories::DESCRIPTORS_MAX;
 use super::listen::Listen;
 use super::plan::Plan;
+use crate::descriptors::raise;
 use crate::failure::CommandFailure;
 use crate::url::FabricName;
 
@@ -56,18 +56,4 @@ pub(super) fn check(
         ));
     }
     Ok(())
-}
-
-/// Raises the soft limit to `wanted`, or as far as the hard one allows. Returns what it is then.
-fn raise(wanted: u64) -> u64 {
-    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // What a shell starts with is made for programs that cannot deal with many.
-    let target = maximum.unwrap_or(u64::MAX).min(wanted);
-    match current {
-        Some(current) if current < target => {
-            let raised = setrlimit(Resource::Nofile, Rlimit { current: Some(target), maximum });
-            if raised.is_ok() { target } else { current }
-        }
-        current => current.unwrap_or(u64::MAX),
-    }
 }

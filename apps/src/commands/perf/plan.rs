@@ -7,13 +7,12 @@ use std::time::Duration;
 use stag::fabric::VerbsConfig;
 use stag::fabric::iwarp::CongestionControl;
 use stag::fabric::verbs::{SurveyedDevice, survey};
-use stag::rpc::{EngineConfig, Pools, ProtocolChoice};
+use stag::rpc::{EngineConfig, ProtocolChoice};
 use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
-use stag_bench::server::engine_config;
 use stag_bench::{MeasuredOperation, Scenario};
 
-use super::{Called, Perf};
+use super::{Called, Perf, room};
 use crate::failure::CommandFailure;
 use crate::locality;
 use crate::options;
@@ -34,8 +33,8 @@ const ALL_SIZES: std::ops::RangeInclusive<u32> = 6..=20;
 /// One Call has four exposures, a queue pair of shm 4096, and two Calls' worth is to spare.
 const DEPTH_MAX: usize = 1022;
 
-/// More tell nothing new about one core, and take memory.
-const CONNECTIONS_MAX: usize = 256;
+/// More find no room in the descriptors and mappings that a machine usually allows a process.
+const CONNECTIONS_MAX: usize = 10_000;
 
 /// RFC 8797 carries thresholds of 1 KiB to 256 KiB.
 const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
@@ -156,7 +155,7 @@ impl Plan {
             continuation: perf.continuation.unwrap_or(EngineConfig::default().continuation),
         };
         let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
-        scenarios.iter().try_for_each(check_memory)?;
+        scenarios.iter().try_for_each(room::check)?;
 
         let set: CoreSet = cores.iter().copied().map(CoreId).collect();
         let mut nodes: Vec<u32> = set.iter().filter_map(|core| topology.node_of(core)).collect();
@@ -328,42 +327,6 @@ fn has_twice(cores: &[usize]) -> bool {
 /// The path of the export, as MOUNT takes it.
 fn export(url: &Url) -> String {
     url.path.iter().map(|name| format!("/{}", name.display())).collect()
-}
-
-/// Refuses what would not fit into the machine: pinned memory is never swapped out.
-fn check_memory(scenario: &Scenario) -> Result<(), CommandFailure> {
-    let wanted = memory_len(scenario);
-    match available() {
-        Some(available) if wanted > available / 4 * 3 => Err(CommandFailure::usage(format_args!(
-            "--depth {}, --connections {}, --size {}, --inline-threshold {}: together they take {} of the {} of memory \
-             that is available; lower one of them",
-            scenario.depth,
-            scenario.connections,
-            Size(scenario.size as u64),
-            Size(scenario.inline_threshold.into()),
-            Size(wanted),
-            Size(available),
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Octets that both ends take, about: at most three blocks for each Call outstanding, and the messages.
-fn memory_len(scenario: &Scenario) -> u64 {
-    let config = engine_config(scenario);
-    let clients = scenario.client_cores().len() as u64;
-    let block = scenario.size.next_multiple_of(4096) as u64;
-    let calls = (scenario.depth * scenario.connections) as u64 * clients;
-    let messages = (Pools::messages_needed(&config) * config.message_len()) as u64;
-    3 * calls * block + (1 + clients) * messages + (32 << 20)
-}
-
-/// Octets of memory that are available, if the kernel says.
-fn available() -> Option<u64> {
-    let text = fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]
