@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures the figures that the project is held to, one line each: what was wanted, and what was found.
 #   ci/bench.sh [ROUNDS] [shm|iwarp]     rounds of each figure (default 5); one fabric only
-# A figure that is missed is said, but never fails the run: a busy machine is no bug. Status 1 is a run
+# A figure that is missed, or not measured because other programs ran, is said, but never fails the run. Status 1 is a run
 # that could not be measured.
 #
 # iWARP's figures are taken with reno, in a network namespace that has only `lo` where that is permitted (root, or user
@@ -26,12 +26,12 @@ figure() {
     shift 2
     output=$("${enter[@]}" "$stag" perf "$@" --repeat "$repeat" --require "$wanted" 2>&1)
     # Status 1 is also a miss: what counts is whether there is a verdict.
-    if ! grep -qE '^(met|MISSED) ' <<<"$output"; then
+    if ! grep -qE '^(met|MISSED|not measured) ' <<<"$output"; then
         echo "$name: $(tail -n 1 <<<"$output")"
         failed=1
         return
     fi
-    printf '%-40s %s\n' "$name" "$(grep -E '^(met|MISSED) ' <<<"$output")"
+    printf '%-40s %s\n' "$name" "$(grep -E '^(met|MISSED|not measured) ' <<<"$output")"
 }
 
 shm() {
@@ -63,9 +63,9 @@ iwarp() {
     choose_namespace
     local common=(--fabric iwarp --congestion-control reno)
     figure "iwarp NULL, depth 1, to TCP" 'latency/tcp<=1.1' null -q 1 "${common[@]}"
-    figure "iwarp NULL, depth 32" 'rate>=1.3M' null -q 32 "${common[@]}"
-    figure "iwarp READ 4 KiB, depth 32" 'rate>=0.6M' read -s 4K -q 32 "${common[@]}"
-    figure "iwarp WRITE 4 KiB, depth 32" 'rate>=0.5M' write -s 4K -q 32 "${common[@]}"
+    figure "iwarp NULL, depth 32, to batched TCP" 'rate/tcp>=0.85' null -q 32 "${common[@]}"
+    figure "iwarp READ 4 KiB, depth 32" 'rate/tcp>=0.85' read -s 4K -q 32 "${common[@]}"
+    figure "iwarp WRITE 4 KiB, depth 32" 'rate/tcp>=0.8' write -s 4K -q 32 "${common[@]}"
     figure "iwarp READ 1 MiB, depth 4, CRC off" 'stream>=0.85' read -s 1M -q 4 --crc off "${common[@]}"
     figure "iwarp READ 1 MiB, depth 4, CRC on" 'stream>=0.85' read -s 1M -q 4 --crc on "${common[@]}"
     figure "iwarp WRITE 1 MiB, depth 4, CRC off" 'stream>=0.8' write -s 1M -q 4 --crc off "${common[@]}"

@@ -17,6 +17,7 @@ use crate::pin::pin;
 use crate::spread::Spread;
 
 pub mod bare;
+mod batched;
 pub mod tcp;
 
 /// How long one measurement may take.

@@ -29,6 +29,7 @@ use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
 use stag::runtime::{ReactorId, WallClock};
 
+use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits;
 use crate::load::{self, Measured, file_len};
 use crate::opened::Opened;
@@ -67,6 +68,8 @@ pub enum Carried {
 /// What a paired measurement came to. Spreads are over rounds.
 #[derive(Clone, Debug, Serialize)]
 pub struct PairedFigures {
+    /// What else ran meanwhile.
+    pub disturbance: Disturbance,
     /// Calls a second of one pair on the first core.
     pub one_core: Spread,
     /// Of a pair on each core, by what is carried.
@@ -117,6 +120,7 @@ pub fn run(
     mut progress: impl FnMut(usize),
 ) -> Result<PairedFigures> {
     let cores = &scenario.cores[..];
+    let (mut disturbance, begin) = (Disturbance::before(), CoreTime::of(cores));
     let [first, second, ..] = *cores else { bail!("pairs take two cores at least") };
     let kinds = [Carried::None, Carried::Half, Carried::All];
     let (mut one, mut many) = (Vec::new(), [(); 3].map(|()| Vec::new()));
@@ -132,27 +136,35 @@ pub fn run(
     });
     let (mut one_on_disk, mut many_on_disk) = (Vec::new(), Vec::new());
     for round in 0..scenario.repeat.max(1) {
-        one.push(rate(&round_of(&load, &cores[..1], Carried::None)?));
+        let mut measured = |load: &Load, cores: &[usize], carried| {
+            let found = round_of(load, cores, carried)?;
+            // Each core has one thread: what that waits for is another program.
+            found.iter().for_each(|pair| disturbance.add(pair.contention, true));
+            Ok::<_, anyhow::Error>(found)
+        };
+        one.push(rate(&measured(&load, &cores[..1], Carried::None)?));
         // Another order each time, so that what changes with time does not favour one.
         for turn in 0..kinds.len() {
             let kind = (round + turn) % kinds.len();
-            many[kind].push(rate(&round_of(&load, cores, kinds[kind])?));
+            many[kind].push(rate(&measured(&load, cores, kinds[kind])?));
         }
         if let Some(load) = &on_disk {
-            one_on_disk.push(rate(&round_of(load, &cores[..1], Carried::None)?));
-            many_on_disk.push(rate(&round_of(load, cores, Carried::None)?));
+            one_on_disk.push(rate(&measured(load, &cores[..1], Carried::None)?));
+            many_on_disk.push(rate(&measured(load, cores, Carried::None)?));
         }
         let block = scenario.size.max(4096);
         copies.push(copy_rate(cores, block) / copy_rate(&cores[..1], block));
-        let here = median_latency(&round_of(&single, &cores[..2], Carried::None)?);
-        let there = median_latency(&round_of(&single, &cores[..2], Carried::All)?);
+        let here = median_latency(&measured(&single, &cores[..2], Carried::None)?);
+        let there = median_latency(&measured(&single, &cores[..2], Carried::All)?);
         carried.push((there - here).max(0.0));
         line.push(2.0 * limits::ping_pong([first, second]));
         progress(round + 1);
     }
     let ratio = |of: &[f64], to: &[f64]| Spread::of(of.iter().zip(to).map(|(of, to)| of / to).collect());
     let rates = kinds.into_iter().zip(&many);
+    disturbance.add_cores(begin, CoreTime::of(cores));
     Ok(PairedFigures {
+        disturbance,
         rates: rates
             .map(|(carried, rate)| PairedRate {
                 carried,

@@ -105,6 +105,8 @@ pub struct Ratios {
 pub struct TcpRatios {
     /// Median latency to the round trip of the same octets: of use at depth 1.
     pub latency_to_tcp: Spread,
+    /// Calls a second to those of messages of the same octets, as many outstanding; `None` of large ones.
+    pub rate_to_tcp: Option<Spread>,
     /// Octets a second to a stream; if CRCs are used, to one that has the same CRCs computed.
     pub bytes_to_stream: Spread,
 }
@@ -156,9 +158,12 @@ fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> 
     for round in 0..scenario.repeat.max(1) {
         if cores[0] != cores[1] {
             match scenario.fabric {
-                MeasuredFabric::Shm => {
-                    beside.limits.push(limits::measure(cores, scenario.depth * scenario.connections, copy_len, 1))
-                }
+                MeasuredFabric::Shm => beside.limits.push(limits::measure(
+                    cores,
+                    scenario.depth * scenario.connections,
+                    copy_len,
+                    1,
+                )),
                 MeasuredFabric::Iwarp => beside.tcp.push(limits::tcp::measure(cores, scenario)?),
                 MeasuredFabric::Verbs if scenario.server.is_none() => {
                     beside.bare.push(limits::bare::measure::<P>(cores, scenario, round)?);
@@ -266,13 +271,20 @@ fn sum_up(
             bytes_to_copy_hot: ratio(&|round| rates[round] * size / limit_rounds[round].copy_hot.median),
             bytes_to_copy_read: ratio(&|round| rates[round] * size / limit_rounds[round].copy_read.median),
         }),
-        tcp_limits: tcp_rounds.first().map(|_| TcpLimits {
+        tcp_limits: tcp_rounds.first().map(|first| TcpLimits {
             round_trip_ns: Spread::of(tcp_rounds.iter().map(|tcp| tcp.round_trip_ns.median).collect()),
+            calls_per_second: first
+                .calls_per_second
+                .map(|_| Spread::of(tcp_rounds.iter().filter_map(calls_over_tcp).collect())),
             stream: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream.median).collect()),
             stream_crc: Spread::of(tcp_rounds.iter().map(|tcp| tcp.stream_crc.median).collect()),
         }),
-        tcp_ratios: tcp_rounds.first().map(|_| TcpRatios {
+        tcp_ratios: tcp_rounds.first().map(|first| TcpRatios {
             latency_to_tcp: latency_to(&|round| tcp_rounds[round].round_trip_ns.median),
+            rate_to_tcp: first
+                .calls_per_second
+                .is_some()
+                .then(|| ratio(&|round| rates[round] / calls_over_tcp(&tcp_rounds[round]).unwrap_or(0.0))),
             bytes_to_stream: ratio(&|round| {
                 let tcp = &tcp_rounds[round];
                 let stream = if scenario.crc { tcp.stream_crc } else { tcp.stream };
@@ -304,6 +316,11 @@ fn sum_up(
         notes: Vec::new(),
         disturbance: Disturbance::default(),
     }
+}
+
+/// Calls a second of batched TCP in one round.
+fn calls_over_tcp(limits: &TcpLimits) -> Option<f64> {
+    limits.calls_per_second.map(|rate| rate.median)
 }
 
 /// Calls of one round that lie beyond a percentile of it, at least: with fewer it is the time of one or another of them by chance.

@@ -185,11 +185,7 @@ pub(crate) type Programs = Option<(Nfs<MemoryStore>, Mount<MemoryStore>, Echo)>;
 /// # Errors
 ///
 /// When the store cannot get its memory.
-pub(crate) fn programs(
-    payload: &Pool,
-    (data_len_max, files): (u64, u32),
-    now: Duration,
-) -> Result<Programs> {
+pub(crate) fn programs(payload: &Pool, (data_len_max, files): (u64, u32), now: Duration) -> Result<Programs> {
     let mut time = TimeOfDay::System(WallClock::new(now));
     let config = MemoryConfig {
         fsid: 1,

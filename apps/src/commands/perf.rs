@@ -38,8 +38,8 @@ use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 #[command(after_help = "\
     METRIC of --require: p50 p99 p999 max mean (ns, us, ms, s), rate (k, M),\n  \
     bandwidth (MB/s, GB/s); ratios: latency/echo rate/echo copy-hot\n  \
-    copy-read (shm), latency/tcp stream (iwarp), latency/bare rate/bare transfer\n  \
-    (verbs)\n\
+    copy-read (shm), latency/tcp rate/tcp stream (iwarp), latency/bare rate/bare\n  \
+    transfer (verbs)\n\
     Examples: stag perf null -q 32\n          \
     stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
 pub struct Perf {
@@ -162,7 +162,7 @@ impl Perf {
             let found: Vec<_> = self.require.iter().map(|wanted| wanted.verdict(&figures)).collect();
             report::measured(&plan, index, &figures, &found, out)?;
             let at = if self.all { format!("at {}: ", Size(scenario.size as u64)) } else { String::new() };
-            let failed = found.iter().filter(|verdict| !verdict.met);
+            let failed = found.iter().filter(|verdict| verdict.met == Some(false));
             missed.extend(failed.map(|verdict| format!("{at}--require {verdict}")));
             if figures.latency_ns.is_none() {
                 empty.extend(requirement::too_short(&figures).map(|problem| at + &problem));

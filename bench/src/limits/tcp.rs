@@ -1,4 +1,5 @@
-//! The limits of TCP alone on the two cores: the reference of iWARP's figures. Both ends poll their sockets, as
+//! The limits of TCP alone on the two cores: the reference of iWARP's figures. `batched` has that of small Calls at
+//! depth. Both ends poll their sockets, as
 //! the provider does, with the same congestion control; nothing is between them and the kernel.
 
 use std::hint::black_box;
@@ -23,6 +24,9 @@ use crate::spread::Spread;
 pub struct TcpLimits {
     /// Round trip of as many octets as a NULL Call and its Reply are on the wire, in nanoseconds.
     pub round_trip_ns: Spread,
+    /// Calls a second of as many octets as those of the load, as many outstanding, where all that is due leaves by one send; with the
+    /// CRC32C of all of it computed by either end, if the load has CRCs. `None` of large ones: a stream is their limit.
+    pub calls_per_second: Option<Spread>,
     /// A stream of messages of 1 MiB, in octets a second.
     pub stream: Spread,
     /// The same, with the CRC32C of all of it computed by either end.
@@ -30,7 +34,7 @@ pub struct TcpLimits {
 }
 
 /// How long each of them is measured.
-const TIME: Duration = Duration::from_millis(150);
+pub(super) const TIME: Duration = Duration::from_millis(150);
 
 /// Octets of a message of the streams.
 const MESSAGE_LEN: usize = 1 << 20;
@@ -43,7 +47,7 @@ const CALL_LEN: usize = fpdu_len(40 + 28);
 const REPLY_LEN: usize = fpdu_len(24 + 28);
 
 /// Length, untagged header, padding and CRC.
-const fn fpdu_len(message: usize) -> usize {
+pub(super) const fn fpdu_len(message: usize) -> usize {
     (2 + 18 + message).next_multiple_of(4) + 4
 }
 
@@ -57,13 +61,14 @@ pub fn measure(cores: [usize; 2], scenario: &Scenario) -> Result<TcpLimits> {
     let way = if scenario.operation == MeasuredOperation::Write { cores } else { [cores[1], cores[0]] };
     Ok(TcpLimits {
         round_trip_ns: Spread::of(vec![ping_pong(cores, congestion)?]),
+        calls_per_second: super::batched::measure(cores, scenario)?.map(|rate| Spread::of(vec![rate])),
         stream: Spread::of(vec![stream(way, congestion, false)?]),
         stream_crc: Spread::of(vec![stream(way, congestion, true)?]),
     })
 }
 
 /// The two ends of a connection over the loopback.
-fn connect(congestion: Option<CongestionControl>) -> Result<(TcpStream, TcpStream)> {
+pub(super) fn connect(congestion: Option<CongestionControl>) -> Result<(TcpStream, TcpStream)> {
     let listener = TcpListener::bind("127.0.0.1:0").context("a TCP listener")?;
     if let Some(congestion) = congestion {
         set_congestion_control(&listener, congestion)?;
@@ -188,7 +193,7 @@ fn stream(cores: [usize; 2], congestion: Option<CongestionControl>, crc: bool) -
     measured.context("a TCP stream")
 }
 
-fn crc32c(octets: &[u8]) -> u64 {
+pub(super) fn crc32c(octets: &[u8]) -> u64 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets)
 }
 

@@ -7,7 +7,7 @@ use stag_bench::paired::{self, Carried, PairedFigures};
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::rate;
 use crate::failure::CommandFailure;
-use crate::output::Output;
+use crate::output::{Colour, Output};
 use crate::values::{Size, Time};
 
 /// Of what as many cores would ideally gain, the least that memcpy gains on otherwise idle cores.
@@ -25,6 +25,8 @@ struct Paired<'a> {
     nodes: &'a [u32],
     build: &'a str,
     notes: &'a [String],
+    /// Other programs ran on the cores: the figures are theirs as well.
+    disturbed: bool,
     #[serde(flatten)]
     figures: &'a PairedFigures,
 }
@@ -62,6 +64,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
         nodes: &plan.nodes,
         build: BUILD_PROFILE,
         notes: &plan.notes,
+        disturbed: figures.disturbance.disturbed,
         figures: &figures,
     })?;
     report(plan.cores.len(), &figures, out)
@@ -84,6 +87,10 @@ fn report(cores: usize, figures: &PairedFigures, out: &mut Output) -> Result<(),
         out.line(format_args!("{:<24} {:>10}", "one core, directory", rate(found.one_core.median)))?;
         let (what, rate) = (format!("{cores} cores, directory"), rate(found.rate.median));
         out.line(format_args!("{what:<24} {rate:>10}  {}", gained(&found.gain)))?;
+    }
+    if let Some(problem) = figures.disturbance.describe() {
+        let problem = super::report::warning(format_args!("not measured: {problem}"));
+        out.line(Colour::Red.of(&problem))?;
     }
     let memcpy = format!("{cores} cores, memcpy");
     out.line(format_args!("{memcpy:<24} {:>10}  {}", "", gained(&figures.copy_gain)))?;

@@ -10,7 +10,7 @@ use stag_bench::{BareLimits, Figures, MachineLimits, Spread, TcpLimits};
 
 use super::notes;
 use super::plan::{BUILD_PROFILE, Plan};
-use super::requirement::{Verdict, rate, too_short};
+use super::requirement::{Verdict, beaten, rate, too_short};
 use crate::failure::CommandFailure;
 use crate::output::{Colour, Output};
 use crate::values::{Size, Time};
@@ -147,8 +147,8 @@ pub(super) fn measured(
         limits(plan, figures, false, out)?;
     }
     for verdict in requirements {
-        let colour = if verdict.met { Colour::Green } else { Colour::Red };
-        out.line(format_args!("{} {verdict}", colour.of(&format!("{:<10}", verdict.word()))))?;
+        let colour = if verdict.met == Some(true) { Colour::Green } else { Colour::Red };
+        out.line(format_args!("{} {verdict}", colour.of(&format!("{:<12}", verdict.word()))))?;
     }
     out.flush()
 }
@@ -290,6 +290,10 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
     if let Some(problem) = figures.disturbance.describe() {
         out.line(Colour::Red.of(&warning(problem)))?;
     }
+    let ratio = main(figures).and_then(|(name, ratio)| Some((name, beaten(name, ratio.median)?)));
+    if let (Some((name, problem)), Some(_)) = (ratio, latency) {
+        out.line(Colour::Red.of(&warning(format_args!("{name} is not measured: {problem}"))))?;
+    }
     match too_short(figures) {
         Some(problem) => out.line(warning(problem)),
         None => Ok(()),
@@ -298,13 +302,15 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
 
 /// The limit that counts most for a scenario: its name, and the ratio to it.
 fn main(figures: &Figures) -> Option<(&'static str, Spread)> {
-    use stag_bench::MeasuredOperation::{Read, Write};
+    use stag_bench::MeasuredOperation::{Getattr, Null, Read, Write};
     let scenario = &figures.scenario;
     if let Some(tcp) = &figures.tcp_ratios {
         return match scenario.operation {
-            Read | Write => Some(("stream", tcp.bytes_to_stream)),
-            _ if scenario.depth * scenario.connections == 1 => Some(("latency/tcp", tcp.latency_to_tcp)),
-            _ => None,
+            Read | Write if tcp.rate_to_tcp.is_none() => Some(("stream", tcp.bytes_to_stream)),
+            Null | Getattr if scenario.depth * scenario.connections == 1 => {
+                Some(("latency/tcp", tcp.latency_to_tcp))
+            }
+            _ => tcp.rate_to_tcp.map(|ratio| ("rate/tcp", ratio)),
         };
     }
     if let Some(bare) = &figures.bare_ratios {
@@ -376,6 +382,11 @@ fn tcp_limits(
     let trip = limits.round_trip_ns;
     let ratio = ("latency/tcp", ratios.latency_to_tcp);
     limit_line("TCP ping-pong of the octets of a NULL", &time(trip).to_string(), trip, Some(ratio), out)?;
+    if let (Some(calls), Some(ratio)) = (limits.calls_per_second, ratios.rate_to_tcp) {
+        let depth = figures.scenario.depth * figures.scenario.connections;
+        let what = format!("TCP of the Calls' octets, batched, depth {depth}");
+        limit_line(&what, &rate(calls.median), calls, Some(("rate/tcp", ratio)), out)?;
+    }
     let moves = matches!(
         figures.scenario.operation,
         stag_bench::MeasuredOperation::Read | stag_bench::MeasuredOperation::Write

@@ -10,6 +10,12 @@ use stag_bench::{Figures, MeasuredOperation};
 use super::numbers::{nanoseconds, split, thousands};
 use crate::values::Time;
 
+/// A ratio so much better than its limit was not measured.
+const EXCESS: f64 = 1.1;
+
+/// Why nothing is met or missed where other programs ran.
+const DISTURBED: &str = "other programs ran on these cores";
+
 /// A figure that can be required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Metric {
@@ -25,6 +31,7 @@ enum Metric {
     CopyHot,
     CopyRead,
     LatencyToTcp,
+    RateToTcp,
     Stream,
     LatencyToBare,
     RateToBare,
@@ -42,7 +49,7 @@ enum Unit {
 
 impl Metric {
     /// All of them, by name.
-    const ALL: [(&'static str, Metric); 16] = [
+    const ALL: [(&'static str, Metric); 17] = [
         ("p50", Metric::P50),
         ("p99", Metric::P99),
         ("p999", Metric::P999),
@@ -55,6 +62,7 @@ impl Metric {
         ("copy-hot", Metric::CopyHot),
         ("copy-read", Metric::CopyRead),
         ("latency/tcp", Metric::LatencyToTcp),
+        ("rate/tcp", Metric::RateToTcp),
         ("stream", Metric::Stream),
         ("latency/bare", Metric::LatencyToBare),
         ("rate/bare", Metric::RateToBare),
@@ -68,6 +76,19 @@ impl Metric {
             Metric::Bandwidth => Unit::BytesPerSecond,
             _ => Unit::Ratio,
         }
+    }
+
+    /// Why a ratio says nothing, if it is better than its limit allows: then the limit was measured while other programs ran.
+    fn beaten(self, found: f64) -> Option<String> {
+        let excess = match self {
+            _ if self.unit() != Unit::Ratio || found <= 0.0 => 1.0,
+            Metric::LatencyToEcho | Metric::LatencyToTcp | Metric::LatencyToBare => 1.0 / found,
+            _ => found,
+        };
+        (excess >= EXCESS).then(|| {
+            "that is 10 % or more beyond the limit, which was disturbed; measure again on a quiet machine"
+                .to_owned()
+        })
     }
 
     /// The median over the rounds; None if it was not measured.
@@ -88,6 +109,7 @@ impl Metric {
             Metric::CopyHot => ratios.map(|ratios| ratios.bytes_to_copy_hot),
             Metric::CopyRead => ratios.map(|ratios| ratios.bytes_to_copy_read),
             Metric::LatencyToTcp => tcp.map(|tcp| tcp.latency_to_tcp),
+            Metric::RateToTcp => tcp.and_then(|tcp| tcp.rate_to_tcp),
             Metric::Stream => tcp.map(|tcp| tcp.bytes_to_stream),
             Metric::LatencyToBare => bare.map(|bare| bare.latency_to_bare),
             Metric::RateToBare => bare.map(|bare| bare.rate_to_bare),
@@ -138,14 +160,14 @@ pub(super) struct Requirement {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Verdict {
     pub(super) wanted: String,
-    /// In nanoseconds, Calls a second, octets a second, or as a ratio; null if it was not measured.
+    /// In nanoseconds, Calls a second, octets a second, or as a ratio; null if there is no such figure.
     pub(super) found: Option<f64>,
     /// The same for people, or why there is nothing.
     #[serde(skip)]
     pub(super) text: String,
-    /// Other programs ran meanwhile: whatever was found proves nothing.
-    pub(super) disturbed: bool,
-    pub(super) met: bool,
+    /// Null if what was found says nothing: it was not measured, for this `reason`.
+    pub(super) met: Option<bool>,
+    pub(super) reason: Option<String>,
 }
 
 impl Verdict {
@@ -153,21 +175,20 @@ impl Verdict {
     pub(super) fn word(&self) -> &'static str {
         match (self.found, self.met) {
             (None, _) => "UNMEASURED",
-            (Some(_), _) if self.disturbed => "DISTURBED",
-            (Some(_), true) => "met",
-            (Some(_), false) => "MISSED",
+            (Some(_), None) => "not measured",
+            (Some(_), Some(true)) => "met",
+            (Some(_), Some(false)) => "MISSED",
         }
     }
 }
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.found {
-            Some(_) if self.disturbed => {
-                write!(f, "{}: {} found, on a disturbed machine: not met", self.wanted, self.text)
-            }
-            Some(_) => write!(f, "{}: {} found", self.wanted, self.text),
-            None => write!(f, "{}: not measured: {}", self.wanted, self.text),
+        let Verdict { wanted, text, .. } = self;
+        match (self.found, &self.reason) {
+            (Some(_), Some(reason)) => write!(f, "{wanted}: {text} found, but {reason}"),
+            (Some(_), None) => write!(f, "{wanted}: {text} found"),
+            (None, _) => write!(f, "{wanted}: not measured: {text}"),
         }
     }
 }
@@ -188,9 +209,12 @@ impl Requirement {
             (Some(found), Unit::BytesPerSecond) => format!("{:.2} GB/s", found / 1e9),
             (Some(found), Unit::Ratio) => format!("{found:.3}"),
         };
-        let disturbed = figures.disturbance.disturbed;
-        let met = found.is_some_and(|found| !disturbed && self.comparison.holds(found, self.value));
-        Verdict { wanted: self.text.clone(), found, text, disturbed, met }
+        let reason = found.and_then(|found| {
+            let is_disturbed = figures.disturbance.disturbed;
+            is_disturbed.then(|| DISTURBED.to_owned()).or_else(|| self.metric.beaten(found))
+        });
+        let holds = found.is_some_and(|found| self.comparison.holds(found, self.value));
+        Verdict { wanted: self.text.clone(), found, text, met: reason.is_none().then_some(holds), reason }
     }
 
     /// Why `operation` has no such figure, if it has none.
@@ -244,6 +268,12 @@ impl FromStr for Requirement {
     }
 }
 
+/// Why the ratio of that name says nothing, if it is better than its limit allows.
+pub(super) fn beaten(name: &str, found: f64) -> Option<String> {
+    let (_, metric) = Metric::ALL.iter().find(|(known, _)| *known == name)?;
+    metric.beaten(found)
+}
+
 /// What to say if there were rounds without Calls.
 pub(super) fn too_short(figures: &Figures) -> Option<String> {
     let scenario = &figures.scenario;
@@ -284,6 +314,7 @@ mod tests {
             ("bandwidth>10GB/s", Metric::Bandwidth, Comparison::Above, 10e9),
             ("latency/echo<2", Metric::LatencyToEcho, Comparison::Below, 2.0),
             ("rate/echo>0.2", Metric::RateToEcho, Comparison::Above, 0.2),
+            ("rate/tcp>=0.85", Metric::RateToTcp, Comparison::AtLeast, 0.85),
             ("copy-hot>0.9", Metric::CopyHot, Comparison::Above, 0.9),
             ("latency/bare<3", Metric::LatencyToBare, Comparison::Below, 3.0),
             ("transfer>=0.5", Metric::Transfer, Comparison::AtLeast, 0.5),
@@ -308,6 +339,41 @@ mod tests {
             let error = text.parse::<Requirement>().unwrap_err();
             assert!(error.contains(part) && error.contains(text), "{part:?}: {error}");
         }
+    }
+
+    #[test]
+    fn a_ratio_beyond_its_limit_is_not_measured() {
+        for (metric, found, is_beaten) in [
+            (Metric::LatencyToTcp, 0.272, true),
+            (Metric::LatencyToTcp, 0.95, false),
+            (Metric::LatencyToEcho, 2.0, false),
+            (Metric::Stream, 1.045, false),
+            (Metric::Stream, 1.2, true),
+            (Metric::RateToTcp, 1.5, true),
+            (Metric::Rate, 9e6, false),
+            (Metric::P50, 300.0, false),
+        ] {
+            assert_eq!(metric.beaten(found).is_some(), is_beaten, "{metric:?} {found}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_measured_is_neither_met_nor_missed() {
+        let verdict = |found, met, reason: Option<&str>| Verdict {
+            wanted: "rate>5M".to_owned(),
+            found,
+            text: "4.00 M/s".to_owned(),
+            met,
+            reason: reason.map(str::to_owned),
+        };
+        let disturbed = verdict(Some(4e6), None, Some(DISTURBED));
+        assert_eq!(disturbed.word(), "not measured");
+        assert_eq!(disturbed.to_string(), "rate>5M: 4.00 M/s found, but other programs ran on these cores");
+        let json = serde_json::to_value(&disturbed).unwrap();
+        assert_eq!((&json["met"], &json["reason"]), (&serde_json::Value::Null, &DISTURBED.into()));
+        assert_eq!(verdict(Some(4e6), Some(false), None).word(), "MISSED");
+        assert_eq!(verdict(Some(6e6), Some(true), None).word(), "met");
+        assert_eq!(verdict(None, Some(false), None).word(), "UNMEASURED");
     }
 
     #[test]
