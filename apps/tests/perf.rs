@@ -231,6 +231,11 @@ fn a_server_that_runs_is_measured_and_left_as_it_was() {
             (&data.clone().into(), &Value::Null)
         );
     }
+    for operation in ["read", "write"] {
+        let complaint = stag_fails(&short(&["perf", operation, &data, "-s", "2M"]));
+        let part = "--size 2097152: the server takes a READ of 1048576 octets at most (FSINFO)";
+        assert!(complaint.contains(part), "{complaint}");
+    }
     assert_eq!(stag_ok(&["ls", &data]), "", "the files that were measured are gone");
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
@@ -303,6 +308,7 @@ fn too_few_descriptors_are_said_at_once() {
 fn bad_flags_are_one_line_and_status_2() {
     let cases: &[(&[&str], &str)] = &[
         (&["read", "-s", "2M"], "--size 2 MiB: it must be 1 B to 1 MiB"),
+        (&["read", "shm://absent/data", "-s", "17M"], "--size 17 MiB: it must be 1 B to 16 MiB"),
         (&["echo", "-s", "1M"], "--size 1 MiB: it must be 1 B to 1020 KiB"),
         (&["read", "-s", "0"], "--size 0 B: it must be 1 B to 1 MiB"),
         (&["read", "-s", "12Q"], "\"12Q\" is not a size"),

@@ -11,8 +11,8 @@ use stag::prelude::*;
 use stag::rpc::{CompletedCall, ConnectionId, Statistics};
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
-    CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name, ReadArguments,
-    RemoveArguments, SetAttributes, Stable, WriteArguments,
+    CreateArguments, CreateHow, Data, DirectoryName, FsinfoArguments, GetattrArguments, Handle, Name,
+    ReadArguments, RemoveArguments, SetAttributes, Stable, WriteArguments,
 };
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
@@ -246,6 +246,9 @@ impl<'a, P: Opened> Client<'a, P> {
                 }
             }
         };
+        if self.connections.is_empty() {
+            self.check_size(id, &root)?;
+        }
         let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
         let how = CreateHow::Unchecked(SetAttributes { mode: Some(0o600), ..SetAttributes::default() });
         let finished = self.ask(id, &CreateArguments { place, how }, Chunks::default())?;
@@ -261,6 +264,24 @@ impl<'a, P: Opened> Client<'a, P> {
             }
         }
         Ok((root, file))
+    }
+
+    /// Fails if the server announces that it takes less in one Call. The file of a READ is written by WRITEs as long.
+    fn check_size(&mut self, id: ConnectionId, root: &[u8]) -> Result<()> {
+        let finished = self.ask(id, &FsinfoArguments { root: Handle(root) }, Chunks::default())?;
+        let info = match finished.reply::<FsinfoArguments<'_>>()? {
+            Ok(info) => info,
+            Err(failure) => bail!("fsinfo: {:?}", failure.status),
+        };
+        for (what, most) in [("READ", info.read_max), ("WRITE", info.write_max)] {
+            if (1..self.scenario.size).contains(&(most as usize)) {
+                bail!(
+                    "--size {}: the server takes a {what} of {most} octets at most (FSINFO); give a smaller one",
+                    self.scenario.size
+                );
+            }
+        }
+        Ok(())
     }
 
     /// Leaves the export as it was found.

@@ -48,7 +48,7 @@ pub struct Perf {
     operation: Called,
     /// A running server: FABRIC://ADDRESS, /EXPORT for files [default: its own]
     url: Option<Url>,
-    /// Data of a Call: 64, 1M [default: 4K]
+    /// Data of a Call: 64, 1M, with URL to 16M [default: 4K]
     #[arg(short, long, conflicts_with = "all")]
     size: Option<Size>,
     /// All sizes: powers of two, 64 to 1M

@@ -21,8 +21,11 @@ use crate::repair;
 use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 
-/// The largest READ and WRITE that servers take.
+/// The largest READ and WRITE that our own server takes, as `stagd` does: its Replies and pulls are planned for 1 MiB.
 const SIZE_MAX: u64 = 1 << 20;
+
+/// The largest of other servers, whose own limit (FSINFO) counts.
+const OTHERS_SIZE_MAX: u64 = 16 << 20;
 
 /// The largest echo: it is a Long Call with its headers, which may be no longer than that.
 const ECHO_SIZE_MAX: u64 = SIZE_MAX - 4096;
@@ -196,7 +199,8 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
             "--paired: it goes with read, write and getattr over shm, whose files have a core of their own"
         ));
     }
-    let size_max = size_max(operation);
+    let is_others = perf.url.is_some() && operation.has_file();
+    let size_max = if is_others { OTHERS_SIZE_MAX } else { size_max(operation) };
     if let Some(size) = perf.size.filter(|size| !(1..=size_max).contains(&size.0)) {
         return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(size_max)));
     }
