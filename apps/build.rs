@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the programs are made of: when one of these changes they are compiled anyway, so it costs nothing to ask git once more.
-const SOURCES: [&str; 15] = [
+const SOURCES: [&str; 16] = [
     "build.rs",
     "src",
     "../Cargo.lock",
     "../bench/src",
     "../hugepages/src",
+    "../engine/conform/src",
     "../engine/disk/src",
     "../engine/dump/src",
     "../engine/fabric/src",

@@ -86,7 +86,7 @@ offend "a path of somebody's machine" < <(files | xargs grep -nIE '(^|[^[:alnum:
 
 # What must be free of unsafe code, of std and of I/O says so.
 offend "lacks #![forbid(unsafe_code)]" < <(
-    for crate in wire proto rpc nfs; do
+    for crate in wire proto rpc nfs dump conform; do
         grep -qE '^#!\[forbid\(unsafe_code\)\]' "engine/$crate/src/lib.rs" || echo "engine/$crate/src/lib.rs"
     done
 )
@@ -106,6 +106,7 @@ engine/runtime:
 engine/rpc:         wire proto memory fabric runtime
 engine/nfs:         wire proto memory disk fabric runtime rpc
 engine/dump:        wire
+engine/conform:     wire memory fabric runtime
 engine/testing:
 engine/stag:        wire proto memory disk fabric runtime rpc nfs hugepages
 '

@@ -1,64 +1,35 @@
-//! `stag conform`: whether any peer keeps the rules of RPC-over-RDMA: of version 1, of reliable reply, and of version 2 with
-//! rtrext.
+//! `stag conform`: whether any peer keeps the rules of RPC-over-RDMA. The checks are in [`stag_conform`]; here are its flags, its
+//! output, and what a run needs of a server of files.
 //!
 //! | module | subject |
 //! |---|---|
-//! | `raw`, `open` | one end of a connection over any fabric, below every protocol |
-//! | `message` | messages as drafts, right or wrong, and as they came |
-//! | `check`, `probe` | the definition of a check, and the building blocks of checks |
-//! | `header_checks`, `chunk_checks`, `private_data_checks`, `file_checks` | the checks of a server |
-//! | `block`, `exposed_checks`, `exposed_client_checks` | private data of Stag's own; Replies that the server exposes |
-//! | `operation`, `version2` | operations of version 2, word by word; a connection that speaks it |
-//! | `version2_checks`, `group_checks`, `version2_client_checks` | version 2 and its groups of transmissions: servers, and clients |
-//! | `files` | the files that some of them need |
-//! | `served`, `client_checks` | the building blocks of checks of a client, and these |
-//! | `scratch`, `answering` | the service that answers Calls with content, and how the Replies go out |
-//! | `sent_group`, `placed_client_checks` | a client's groups of transmissions put together, and the checks of data in messages |
-//! | `requester`, `responder` | a run against a server, and one against clients |
-//! | `report`, `rules` | lines and totals; which rule is checked where, and which cannot be |
+//! | `files` | the files that some checks need |
+//! | `scratch` | the service that answers Calls with content |
+//! | `report` | lines and totals, and deviations that are expected |
 
-pub mod answering;
-pub mod block;
-pub mod check;
-pub mod chunk_checks;
-pub mod client_checks;
-pub mod exposed_checks;
-pub mod exposed_client_checks;
-pub mod file_checks;
-pub mod files;
-pub mod group_checks;
-pub mod header_checks;
-pub mod message;
-pub mod open;
-pub mod operation;
-pub mod placed_client_checks;
-pub mod private_data_checks;
-pub mod probe;
-pub mod raw;
-pub mod report;
-pub mod requester;
-pub mod responder;
-pub mod rules;
-pub mod scratch;
-pub mod sent_group;
-pub mod served;
-pub mod version2;
-pub mod version2_checks;
-pub mod version2_client_checks;
+mod files;
+mod report;
+mod scratch;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stag_conform::check::CheckText;
+use stag_conform::open::{RawFabric, open};
+use stag_conform::raw::RawPeer;
+use stag_conform::requester::{CheckedServer, RequesterRun};
+use stag_conform::responder::{CheckedClients, ResponderRun};
+use stag_conform::rules::{self, RuleCoverage};
 
 use crate::failure::CommandFailure;
+use crate::options;
 use crate::output::Output;
-use crate::url::Url;
-use report::{CheckText, ConformReport, Deviations};
-use requester::RequesterRun;
-use responder::ResponderRun;
-use rules::RuleCoverage;
+use crate::seed::random_seed;
+use crate::url::{FabricName, Url};
+use files::ScratchFolder;
+use report::{ConformReport, Deviations};
 
 /// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -148,29 +119,89 @@ impl Conform {
         };
         let mut report = ConformReport::new(out, deviations);
         report.say(&format!("{url}: each answer has {} s", self.wait))?;
-        let selects = |check: CheckText| self.only.is_empty() || selects(&self.only, check);
-        let wait = Duration::from_secs(self.wait);
         match self.role {
-            ConformRole::Requester => {
-                let run = RequesterRun {
-                    url,
-                    export: export.as_ref(),
-                    wait,
-                    is_dangerous: self.dangerous,
-                    selects: &selects,
-                };
-                requester::run(&run, &mut report)?;
-            }
-            ConformRole::Responder => {
-                responder::run(&ResponderRun { url, wait, selects: &selects }, &mut report)?;
-            }
+            ConformRole::Requester => self.check_server(url, export.as_ref(), &mut report)?,
+            ConformRole::Responder => self.check_clients(url, &mut report)?,
         }
         report.finish()
     }
+
+    fn wait(&self) -> Duration {
+        Duration::from_secs(self.wait)
+    }
+
+    fn check_server(
+        &self,
+        url: &Url,
+        export: Option<&Url>,
+        report: &mut ConformReport<'_>,
+    ) -> Result<(), CommandFailure> {
+        let peer = open_raw(url, self.wait())?;
+        let made = export.map(ScratchFolder::make).transpose().map_err(CommandFailure::before_begin)?;
+        // The folder is removed at the end, with no connection of the run left.
+        let (_folder, files) = made.unzip();
+        let server = CheckedServer {
+            address: &url.address,
+            files,
+            wait: self.wait(),
+            is_dangerous: self.dangerous,
+            selects: &|check| selects(&self.only, check),
+            seed: random_seed(),
+        };
+        let run = RequesterRun::begin(peer, server).map_err(|why| not_begun(url, &why))?;
+        for checked in run {
+            let (check, outcome) =
+                checked.map_err(|why| CommandFailure::run(format_args!("{url}: {why}")))?;
+            report.note(check, &outcome)?;
+        }
+        Ok(())
+    }
+
+    fn check_clients(&self, url: &Url, report: &mut ConformReport<'_>) -> Result<(), CommandFailure> {
+        let clients = CheckedClients {
+            address: &url.address,
+            wait: self.wait(),
+            selects: &|check| selects(&self.only, check),
+            start: scratch::start(),
+        };
+        let run =
+            ResponderRun::begin(open_raw(url, self.wait())?, clients).map_err(|why| not_begun(url, &why))?;
+        let mut url = url.clone();
+        if let Some(address) = run.address() {
+            url.address = address.to_string();
+        }
+        report.say(&format!(
+            "ready      {url}; have the client make many Calls, as in: stag ping -c 1000000 {url}"
+        ))?;
+        for checked in run {
+            let (check, outcome) = checked.map_err(|why| not_begun(&url, &why))?;
+            report.note(check, &outcome)?;
+        }
+        Ok(())
+    }
 }
 
+fn not_begun(url: &Url, why: &str) -> CommandFailure {
+    CommandFailure::not_begun(format_args!("{url}: {why}"))
+}
+
+/// Opens the fabric of `url`, with the options of every connection.
+fn open_raw(url: &Url, wait: Duration) -> Result<Box<dyn RawPeer>, CommandFailure> {
+    let options = options::get();
+    let page = options.pages();
+    let fabric = match url.fabric {
+        FabricName::Shm => RawFabric::Shm { admit: options.shm_allow },
+        FabricName::Iwarp => {
+            RawFabric::Iwarp { crc: options.crc, congestion_control: options.congestion_control }
+        }
+        FabricName::Verbs => RawFabric::Verbs { device: options.device, exposure: options.exposure },
+    };
+    open(fabric, page, wait).map_err(|why| not_begun(url, &why))
+}
+
+/// Whether `--only` names the check, or a rule of it. Without `--only`, every check is selected.
 fn selects(only: &[String], check: CheckText) -> bool {
-    only.iter().any(|name| name == check.name || check.rules.contains(&name.as_str()))
+    only.is_empty() || only.iter().any(|name| name == check.name || check.rules.contains(&name.as_str()))
 }
 
 /// The URL of the scratch export.

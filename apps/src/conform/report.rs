@@ -5,22 +5,32 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
+use stag_conform::check::{CheckOutcome, CheckText, Stop};
 
-use super::check::{CheckOutcome, CheckResult, Stop};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 
-/// What every check has, whatever its role.
-#[derive(Clone, Copy, Debug)]
-pub struct CheckText {
-    /// Its name.
-    pub name: &'static str,
-    /// Its rules, the main one first.
-    pub rules: &'static [&'static str],
-    /// What is sent.
-    pub sent: &'static str,
-    /// What has to come.
-    pub expected: &'static str,
+/// What a check found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum CheckResult {
+    /// The peer keeps the rule.
+    Pass,
+    /// It does not.
+    Fail,
+    /// It cannot be said here, and the line says why.
+    NotApplicable,
+}
+
+impl CheckResult {
+    /// The word of a line.
+    const fn word(self) -> &'static str {
+        match self {
+            CheckResult::Pass => "pass",
+            CheckResult::Fail => "FAIL",
+            CheckResult::NotApplicable => "n/a",
+        }
+    }
 }
 
 /// The object of `--json` for a check.
@@ -51,7 +61,7 @@ struct TotalsObject {
 ///
 /// `NAME?: REASON` is for what depends on the peer's timing: the check may pass as well.
 #[derive(Debug, Default)]
-pub struct Deviations(BTreeMap<String, Deviation>);
+pub(super) struct Deviations(BTreeMap<String, Deviation>);
 
 /// Why a check is known to fail.
 #[derive(Debug)]
@@ -67,7 +77,7 @@ impl Deviations {
     /// # Errors
     ///
     /// The file cannot be read, or a line of it; or it names a check that `is_check` does not know.
-    pub fn read(path: &Path, is_check: impl Fn(&str) -> bool) -> Result<Deviations, CommandFailure> {
+    pub(super) fn read(path: &Path, is_check: impl Fn(&str) -> bool) -> Result<Deviations, CommandFailure> {
         let shown = path.display();
         let text = fs::read_to_string(path)
             .map_err(|error| CommandFailure::usage(format_args!("{shown}: {error}")))?;
@@ -99,7 +109,7 @@ impl Deviations {
 }
 
 /// Writes the lines of a run, and counts.
-pub struct ConformReport<'a> {
+pub(super) struct ConformReport<'a> {
     out: &'a mut Output,
     deviations: Deviations,
     passed: usize,
@@ -111,18 +121,18 @@ pub struct ConformReport<'a> {
 
 impl<'a> ConformReport<'a> {
     /// Of a run that is to find these deviations.
-    pub fn new(out: &'a mut Output, deviations: Deviations) -> ConformReport<'a> {
+    pub(super) fn new(out: &'a mut Output, deviations: Deviations) -> ConformReport<'a> {
         ConformReport { out, deviations, passed: 0, failed: 0, not_applicable: 0, known: 0, surprises: 0 }
     }
 
     /// Says a line that belongs to no check.
-    pub fn say(&mut self, line: &str) -> Result<(), CommandFailure> {
+    pub(super) fn say(&mut self, line: &str) -> Result<(), CommandFailure> {
         self.out.line(line)?;
         self.out.flush()
     }
 
     /// Notes what a check found.
-    pub fn note(&mut self, check: CheckText, outcome: &CheckOutcome) -> Result<(), CommandFailure> {
+    pub(super) fn note(&mut self, check: CheckText, outcome: &CheckOutcome) -> Result<(), CommandFailure> {
         let (result, came) = match outcome {
             Ok(came) => (CheckResult::Pass, came),
             Err(Stop::Fail(came)) => (CheckResult::Fail, came),
@@ -157,7 +167,7 @@ impl<'a> ConformReport<'a> {
     }
 
     /// Says the totals, and fails if a rule was broken in a way that was not expected.
-    pub fn finish(self) -> Result<(), CommandFailure> {
+    pub(super) fn finish(self) -> Result<(), CommandFailure> {
         let ConformReport { out, passed, failed, not_applicable, known, surprises, .. } = self;
         out.object(&TotalsObject { passed, failed, not_applicable, known, surprises })?;
         let mut line = format!("{passed} passed, {failed} failed, {not_applicable} not applicable");

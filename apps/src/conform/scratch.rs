@@ -1,47 +1,20 @@
-//! The scratch service: answers Calls that want content in a run as responder.
-//!
-//! It is a `stagd` of the run's own, with one export in memory. Each Call is handed to it unchanged, over TCP, so it is executed
-//! by the ordinary services. Calls come in and Replies go out here, without an engine.
+//! Starts the scratch service of a run as responder: a `stagd` of the run's own, with one export in memory.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::time::Duration;
-
-use stag::wire::nfs3::{self, Procedure, ReadReply, ReadlinkReply};
-use stag::wire::record::{MARK_LEN, Mark};
-use stag::wire::rpc::{Accepted, ReplyBody, ReplyHeader};
-use stag::wire::xdr::{Item, Reader};
+use stag_conform::scratch::StartScratch;
 
 use crate::demo::server::{Server, ServerConfig};
 use crate::values::Poll;
 
 /// The name of its export.
-pub const EXPORT: &str = "scratch";
+const EXPORT: &str = "scratch";
 
 /// Memory of the service, files included.
 const MEMORY: u64 = 96 << 20;
 
-/// How long it may take for one Call.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// Octets of the longest Reply: 1 MiB of data, and what is around it.
-const REPLY_LEN_MAX: usize = (1 << 20) + 4096;
-
-/// The service, as it runs.
-pub struct ScratchService {
-    stream: TcpStream,
-    /// Of the last Call: clients may have the same xids, and the service keeps Replies to Calls that come again.
-    xid: u32,
-    _server: Server,
-}
-
-impl ScratchService {
-    /// Starts it.
-    ///
-    /// # Errors
-    ///
-    /// It does not start, or cannot be reached.
-    pub fn start() -> Result<ScratchService, String> {
+/// Starts it when it is asked to.
+pub(super) fn start() -> StartScratch {
+    let mut server = None;
+    Box::new(move || {
         let config = ServerConfig {
             url: "tcp://127.0.0.1:0".to_owned(),
             export: format!("mem:/{EXPORT},root_squash=no"),
@@ -49,67 +22,8 @@ impl ScratchService {
             cores: Vec::new(),
             poll: Poll::Adaptive,
         };
-        let server = Server::start(&config).map_err(|error| error.to_string())?;
+        let server = server.insert(Server::start(&config).map_err(|error| error.to_string())?);
         let address = server.ready["url"].as_str().and_then(|url| url.strip_prefix("tcp://"));
-        let address = address.ok_or("the scratch service does not say where it listens")?;
-        let connect = || {
-            let stream = TcpStream::connect(address)?;
-            stream.set_nodelay(true)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
-            Ok(stream)
-        };
-        let stream = connect().map_err(|error: std::io::Error| format!("the scratch service: {error}"))?;
-        Ok(ScratchService { stream, xid: 0, _server: server })
-    }
-
-    /// The Reply to a Call, whole. `None`: the service drops such a Call, or has ended.
-    pub fn answer(&mut self, call: &[u8]) -> Option<Vec<u8>> {
-        let (xid, rest) = call.split_first_chunk::<4>()?;
-        self.xid = self.xid.wrapping_add(1);
-        let mark = Mark::whole(u32::try_from(call.len()).ok()?).to_bytes();
-        self.stream.write_all(&[&mark, &self.xid.to_be_bytes(), rest].concat()).ok()?;
-        let mut reply: Vec<u8> = Vec::new();
-        loop {
-            let mut mark = [0; MARK_LEN];
-            self.stream.read_exact(&mut mark).ok()?;
-            let (mark, start) = (Mark::from_bytes(mark), reply.len());
-            let end = start + mark.len as usize;
-            if end > REPLY_LEN_MAX {
-                return None;
-            }
-            reply.resize(end, 0);
-            self.stream.read_exact(&mut reply[start..]).ok()?;
-            if mark.is_last {
-                reply.get_mut(..4)?.copy_from_slice(xid);
-                return Some(reply);
-            }
-        }
-    }
-}
-
-/// Where in a Reply the item is that may go by itself: displacement and octets. `call` is the Call's octets.
-#[must_use]
-pub fn eligible(call: &[u8], reply: &[u8]) -> Option<(usize, usize)> {
-    let word = |index: usize| call.get(4 * index..4 * index + 4)?.try_into().ok().map(u32::from_be_bytes);
-    if (word(3)?, word(4)?) != (nfs3::PROGRAM, nfs3::VERSION) {
-        return None;
-    }
-    let mut reader = Reader::new(reply);
-    let header = ReplyHeader::parse(&mut reader).ok()?;
-    let ReplyBody::Accepted { outcome: Accepted::Success, .. } = header.body else { return None };
-    let data: &[u8] = match Procedure::from_number(word(5)?)? {
-        Procedure::Read => match reader.value::<ReadReply<'_>>().ok()?.ok()?.data.0 {
-            Item::Inline(octets) => octets,
-            Item::Reduced { .. } => return None,
-        },
-        Procedure::Readlink => match reader.value::<ReadlinkReply<'_>>().ok()?.ok()?.path.0 {
-            Item::Inline(octets) => octets,
-            Item::Reduced { .. } => return None,
-        },
-        _ => return None,
-    };
-    // It is the last of the results, but for its padding.
-    let start = reply.len().checked_sub(data.len().next_multiple_of(4))?;
-    Some((start, data.len()))
+        Ok(address.ok_or("the scratch service does not say where it listens")?.to_owned())
+    })
 }

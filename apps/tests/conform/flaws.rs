@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stag_apps::conform::check::{Check, CheckNeeds};
+use stag_conform::check::{Check, CheckNeeds};
 
 use crate::common::{Folder, Server, stag, unique};
 use crate::proxy::{Flaw, Proxy};
@@ -37,7 +37,7 @@ fn catches(flaws: &[(Flaw, &[&str])]) {
             let mut arguments = vec![url.as_str(), "--dangerous", "--wait", "1", "--only", check];
             // Some flaws leave no other Call working, so files are made only for those who need them.
             let needs_files = |found: &&Check| found.name == *check && found.needs == CheckNeeds::Files;
-            if stag_apps::conform::requester::checks().any(|found| needs_files(&found)) {
+            if stag_conform::requester::checks().any(|found| needs_files(&found)) {
                 arguments.extend(["--export", "/data"]);
             }
             let found = results(&arguments);

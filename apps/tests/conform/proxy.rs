@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use stag::memory::PageChoice;
 use stag::wire::rpcrdma::{Segment, procedure};
-use stag_apps::conform::message::{DraftMessage, SeenMessage};
-use stag_apps::conform::open::open;
-use stag_apps::conform::raw::{PeerEvent, RawPeer};
-use stag_apps::url::FabricName;
+use stag_conform::message::{DraftMessage, SeenMessage};
+use stag_conform::open::{RawFabric, open};
+use stag_conform::raw::{PeerEvent, RawPeer};
 
 /// How long one side is looked at, before the other is.
 const LOOK: Duration = Duration::from_micros(200);
@@ -198,6 +198,11 @@ pub(crate) struct Proxy {
     thread: Option<JoinHandle<()>>,
 }
 
+/// One side of it.
+fn open_shm() -> Box<dyn RawPeer> {
+    open(RawFabric::Shm { admit: Vec::new() }, PageChoice::Auto, WAIT).unwrap()
+}
+
 impl Proxy {
     /// Listens at `at`, both over shm, and serves what the server at `server` does, but for one rule.
     pub(crate) fn start(at: &str, server: &str, flaw: Flaw) -> Proxy {
@@ -206,8 +211,8 @@ impl Proxy {
         let (at, server) = (at.to_owned(), server.to_owned());
         let stopped = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            let mut front = open(FabricName::Shm, WAIT).unwrap();
-            let back = open(FabricName::Shm, WAIT).unwrap();
+            let mut front = open_shm();
+            let back = open_shm();
             front.listen(&at).unwrap();
             ready.send(()).unwrap();
             let mut relay = Relay {
@@ -443,11 +448,11 @@ impl Relay {
         let Some(mut draft) = seen.to_draft() else {
             match (self.flaw, &seen.body) {
                 (Flaw::ErrVersOwnVersion, _) => octets[4..8].copy_from_slice(&1u32.to_be_bytes()),
-                (Flaw::ErrVersRange, stag_apps::conform::message::SeenBody::ErrVers(..)) => {
+                (Flaw::ErrVersRange, stag_conform::message::SeenBody::ErrVers(..)) => {
                     octets[20..24].copy_from_slice(&2u32.to_be_bytes());
                     octets[24..28].copy_from_slice(&2u32.to_be_bytes());
                 }
-                (Flaw::ErrChunkEnds, stag_apps::conform::message::SeenBody::ErrChunk) => return Err(Broken),
+                (Flaw::ErrChunkEnds, stag_conform::message::SeenBody::ErrChunk) => return Err(Broken),
                 _ => {}
             }
             return self.down_operation(octets, &seen);

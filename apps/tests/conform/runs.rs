@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use serde_json::Value;
-use stag_apps::conform::requester;
-use stag_apps::conform::rules::checks;
+use stag_conform::requester;
+use stag_conform::rules::{checks, coverage};
 
 use crate::clients::own_client;
 
@@ -197,9 +197,20 @@ fn kept_deviations_name_checks_and_rules() {
     for line in text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
         let (name, reason) = line.split_once(": ").unwrap();
         assert!(checks().any(|check| check.name == name.trim_end_matches('?')), "{line}");
-        let is_rule = |rule: &str| stag_apps::conform::rules::coverage().contains_key(rule);
+        let is_rule = |rule: &str| coverage().contains_key(rule);
         assert!(reason.split([' ', ':', ',', ';']).any(is_rule), "no rule: {line}");
         count += 1;
     }
     assert!(count > 10);
+}
+
+#[test]
+fn the_command_lists_all_rules() {
+    let listed = stag_ok(&["conform", "--rules"]);
+    assert_eq!(listed.lines().count(), coverage().len());
+    assert!(
+        listed.contains("8166-4.5-a       short-4 short-15 short-27 client-short-12 client-short-27\n"),
+        "{listed}"
+    );
+    assert!(listed.lines().any(|line| line.starts_with("8166-8.1-a ") && line.contains("not checked: ")));
 }

@@ -5,10 +5,10 @@
 
 use std::fmt;
 
-use stag::wire::nfs3;
-use stag::wire::rpc::{Accepted, ReplyBody, ReplyHeader};
-use stag::wire::rpcrdma::{FIXED_LEN, Fixed, Segment, VERSION, errcode, procedure};
-use stag::wire::xdr::Reader;
+use stag_wire::nfs3;
+use stag_wire::rpc::{Accepted, ReplyBody, ReplyHeader};
+use stag_wire::rpcrdma::{FIXED_LEN, Fixed, Segment, VERSION, errcode, procedure};
+use stag_wire::xdr::Reader;
 
 /// The version of RPC-over-RDMA that has operations.
 pub const SECOND: u32 = 2;

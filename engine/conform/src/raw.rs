@@ -7,16 +7,14 @@ use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-use stag::fabric::{
+use stag_fabric::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, Fence, Handle, ListenerId,
     Provider, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest,
     WriteRequest,
 };
-use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
-use stag::runtime::{Clock, Poller, sleep};
-use stag::wire::rpcrdma::Segment;
-
-use crate::options;
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
+use stag_runtime::{Clock, Poller, sleep};
+use stag_wire::rpcrdma::Segment;
 
 /// Octets of each posted Receive: more than is ever agreed on, so that a message beyond a threshold is seen.
 pub const RECEIVE_LEN: usize = 16 << 10;
@@ -135,17 +133,16 @@ const CAPACITY: QueuePairCapacity = QueuePairCapacity {
 };
 
 impl<P: Provider> RawEnd<P> {
-    /// Makes it over an opened provider.
+    /// Makes it over an opened provider, with its memory on `page`s.
     ///
     /// # Errors
     ///
     /// There is no memory, or the provider refuses it.
-    pub fn new(mut provider: P) -> Result<RawEnd<P>, String> {
+    pub fn new(mut provider: P, page: PageChoice) -> Result<RawEnd<P>, String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let len = Pool::footprint(RECEIVE_LEN, MESSAGES) + PAYLOAD_LEN;
         let budget = Budget::new(2 * len as u64 + (4 << 20));
-        let config =
-            ArenaConfig { name: "conform", len, page: options::get().pages(), node: None, budget: &budget };
+        let config = ArenaConfig { name: "conform", len, page, node: None, budget: &budget };
         let arena = Arena::new(&config).map_err(|error| text(&error))?;
         let messages =
             Pool::fixed(&arena, "messages", RECEIVE_LEN, MESSAGES).map_err(|error| text(&error))?;

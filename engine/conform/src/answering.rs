@@ -1,17 +1,17 @@
 //! Right answers to a client's Calls: the results of the scratch service, sent in the form that the Call asks
 //! for.
 
-use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, procedure};
-use stag::wire::{mount3, nfs3};
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, procedure};
+use stag_wire::{mount3, nfs3};
 
-use super::check::{Stop, fail};
-use super::message::{DraftMessage, SECOND, SeenMessage, Words, take};
-use super::operation::{REPLY, SeenItem, ToldCharacteristics, characteristic, place};
-use super::raw::RECEIVE_LEN;
-use super::scratch::{ScratchService, eligible};
-use super::sent_group::{DraftGroup, SentGroup, TRANSMISSIONS_MAX};
-use super::served::{HOLD, ServedClient};
+use crate::check::{Stop, fail};
+use crate::message::{DraftMessage, SECOND, SeenMessage, Words, take};
+use crate::operation::{REPLY, SeenItem, ToldCharacteristics, characteristic, place};
+use crate::raw::RECEIVE_LEN;
+use crate::scratch::{ScratchService, StartScratch, eligible};
+use crate::sent_group::{DraftGroup, SentGroup, TRANSMISSIONS_MAX};
+use crate::served::{HOLD, ServedClient};
 
 /// Octets of a Call that is handed to the service.
 const CALL_LEN_MAX: u64 = (1 << 20) + (64 << 10);
@@ -21,8 +21,8 @@ const CALL_LEN_MAX: u64 = (1 << 20) + (64 << 10);
 const SHORT_LEN_MAX: usize = 512;
 
 /// What Calls are answered with.
-#[derive(Default)]
 pub struct ScratchAnswers {
+    start: StartScratch,
     /// Once a Call wanted it.
     service: Option<Result<ScratchService, String>>,
     /// The Call that it answered last: xid, the Call, and the Reply. A Call is executed once.
@@ -30,6 +30,12 @@ pub struct ScratchAnswers {
 }
 
 impl ScratchAnswers {
+    /// Those of the service that `start` starts, when the first Call wants content.
+    #[must_use]
+    pub fn new(start: StartScratch) -> ScratchAnswers {
+        ScratchAnswers { start, service: None, last: None }
+    }
+
     /// The connection is over: another Call may have the xid of the last.
     pub fn forget(&mut self) {
         self.last = None;
@@ -44,7 +50,8 @@ impl ScratchAnswers {
         if !is_served {
             return None;
         }
-        self.service.get_or_insert_with(ScratchService::start).as_mut().ok()?.answer(call)
+        let start = || (self.start)().and_then(|address| ScratchService::connect(&address));
+        self.service.get_or_insert_with(start).as_mut().ok()?.answer(call)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Written and read here octet by octet, apart from the engine.
 
-use super::probe::own_private_data;
+use crate::probe::own_private_data;
 
 /// Octets of the block.
 pub const BLOCK_LEN: usize = 8;

@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use stag::wire::rpcrdma::{Segment, VERSION, procedure};
+use stag_wire::rpcrdma::{Segment, VERSION, procedure};
 
-use super::block::{BLOCK_LEN, EXPOSES, FeatureBlock, PULLS, private_data_with};
-use super::check::CheckNeeds::{Files, Null};
-use super::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::chunk_checks::{is_echo, sources, targets};
-use super::file_checks::{read, results};
-use super::files::{FILE_LEN, content};
-use super::message::{DraftMessage, RpcOutcome, SeenMessage, Words, outcome};
-use super::probe::{Probe, own_private_data};
+use crate::block::{BLOCK_LEN, EXPOSES, FeatureBlock, PULLS, private_data_with};
+use crate::check::CheckNeeds::{Files, Null};
+use crate::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::chunk_checks::{is_echo, sources, targets};
+use crate::file_checks::{read, results};
+use crate::files::{FILE_LEN, content};
+use crate::message::{DraftMessage, RpcOutcome, SeenMessage, Words, outcome};
+use crate::probe::{Probe, own_private_data};
 
 /// How long nothing may come where a rule wants silence.
 const HOLD: Duration = Duration::from_millis(300);

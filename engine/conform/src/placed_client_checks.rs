@@ -1,18 +1,18 @@
 //! Checks of a client of version 2 whose data goes in messages: its groups of transmissions, and its treatment of those of a
 //! Reply. They need a client that reads and writes files of the scratch service.
 
-use stag::wire::rpcrdma::procedure;
+use stag_wire::rpcrdma::procedure;
 
-use super::answering::PlacedReply;
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::client_checks::ClientCheck;
-use super::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words};
-use super::operation::{
+use crate::answering::PlacedReply;
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::client_checks::ClientCheck;
+use crate::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words};
+use crate::operation::{
     CALL, RECEIVE_SIZE, REPLY, SeenFault, TARGETS, characteristic, fault, initial, kind, operation,
     own_characteristics, place, word_value,
 };
-use super::served::{GRANT, HOLD, ServedClient, is_call};
-use super::version2_client_checks::{probe_of, speak};
+use crate::served::{GRANT, HOLD, ServedClient, is_call};
+use crate::version2_client_checks::{probe_of, speak};
 
 /// A target that no group of the size that this side makes has.
 const NO_TARGET: u32 = 4096;

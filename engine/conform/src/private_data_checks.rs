@@ -1,10 +1,10 @@
 //! Checks of the private data of connections (RFC 8797): ours in many forms, and the peer's.
 
-use stag::wire::cm_private_data::{IDENTIFIER, LEN, PrivateData, VERSION};
+use stag_wire::cm_private_data::{IDENTIFIER, LEN, PrivateData, VERSION};
 
-use super::check::CheckNeeds::Null;
-use super::check::{Check, CheckOutcome, ensure, not_applicable};
-use super::probe::{Probe, own_private_data};
+use crate::check::CheckNeeds::Null;
+use crate::check::{Check, CheckOutcome, ensure, not_applicable};
+use crate::probe::{Probe, own_private_data};
 
 /// A connection with this private data, on which NULL is answered.
 fn accepts(probe: &mut Probe, private_data: &[u8]) -> CheckOutcome {

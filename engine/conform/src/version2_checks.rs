@@ -1,19 +1,19 @@
 //! Checks of a server of version 2: negotiation, headers, errors, transport characteristics.
 
-use stag::wire::rpcrdma::procedure;
+use stag_wire::rpcrdma::procedure;
 
-use super::block::{FeatureBlock, SPEAKS_SECOND};
-use super::check::CheckNeeds::{Files, Null};
-use super::check::{Check, CheckOutcome, Stop, ensure, fail};
-use super::chunk_checks::{is_echo, sources, targets};
-use super::file_checks::{read, results};
-use super::files::content;
-use super::message::{DraftMessage, OPTIONAL, RpcOutcome, SECOND, SeenBody, Words, outcome};
-use super::operation::{
+use crate::block::{FeatureBlock, SPEAKS_SECOND};
+use crate::check::CheckNeeds::{Files, Null};
+use crate::check::{Check, CheckOutcome, Stop, ensure, fail};
+use crate::chunk_checks::{is_echo, sources, targets};
+use crate::file_checks::{read, results};
+use crate::files::content;
+use crate::message::{DraftMessage, OPTIONAL, RpcOutcome, SECOND, SeenBody, Words, outcome};
+use crate::operation::{
     CALL, CREDITS, REPLY, ToldCharacteristics, characteristic, initial, kind, none, operation, word_value,
 };
-use super::probe::Probe;
-use super::version2::{Version2Probe, as_version2, is_plain_reply};
+use crate::probe::Probe;
+use crate::version2::{Version2Probe, as_version2, is_plain_reply};
 
 /// A NULL Call of `len` octets: what is behind its header is nothing that NULL has.
 fn of_len(draft: &mut DraftMessage, len: usize) {
@@ -66,7 +66,7 @@ fn bad_characteristics(probe: &mut Probe, info: Words) -> CheckOutcome {
 fn told(probe: &mut Probe) -> CheckOutcome {
     let version2 = Version2Probe::learned(probe)?;
     let Some(info) = version2.told_info() else {
-        return super::check::not_applicable("the peer tells no characteristics, which is its choice");
+        return crate::check::not_applicable("the peer tells no characteristics, which is its choice");
     };
     let Some(told) = ToldCharacteristics::of_initial(info) else {
         return fail("ROPT_INITXCH that cannot be read");
@@ -92,9 +92,9 @@ fn asked(probe: &mut Probe) -> CheckOutcome {
             ensure(seen.direction == Some(REPLY) && payload.is_empty(), || seen.to_string())?;
             let mut rest = &info[..];
             let mut set = || {
-                let count = super::message::take(&mut rest)?;
+                let count = crate::message::take(&mut rest)?;
                 (0..count).try_fold(0, |all, index| {
-                    let word = super::message::take(&mut rest)?;
+                    let word = crate::message::take(&mut rest)?;
                     Some(if index == 0 { word } else { all })
                 })
             };

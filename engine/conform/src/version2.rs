@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use stag::wire::rpcrdma::procedure;
+use stag_wire::rpcrdma::procedure;
 
-use super::block::{FeatureBlock, SPEAKS_SECOND, private_data_with};
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::message::{DraftMessage, RpcOutcome, SECOND, SeenBody, SeenMessage, outcome};
-use super::operation::{
+use crate::block::{FeatureBlock, SPEAKS_SECOND, private_data_with};
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::message::{DraftMessage, RpcOutcome, SECOND, SeenBody, SeenMessage, outcome};
+use crate::operation::{
     HEAD_LEN, REPLY, SeenFault, SeenItem, SeenResponse, TARGET_LEN, TARGETS, ToldCharacteristics,
     characteristic, fault, kind, operation, own_characteristics, place,
 };
-use super::probe::Probe;
+use crate::probe::Probe;
 
 /// How long nothing may come before it counts as silence.
 const QUIET: Duration = Duration::from_millis(50);
@@ -122,9 +122,9 @@ impl<'a> Version2Probe<'a> {
     }
 
     /// Tells characteristics of this side, and sees that NULL is answered behind them.
-    pub fn tell(&mut self, info: super::message::Words) -> Result<(), Stop> {
+    pub fn tell(&mut self, info: crate::message::Words) -> Result<(), Stop> {
         let xid = self.probe.xid();
-        self.probe.send(&operation(xid, super::operation::CALL, kind::INITIAL, info, &[]))?;
+        self.probe.send(&operation(xid, crate::operation::CALL, kind::INITIAL, info, &[]))?;
         self.ask_null("the same connection").map(drop)
     }
 
@@ -341,7 +341,7 @@ impl<'a> Version2Probe<'a> {
 #[must_use]
 pub fn as_version2(mut draft: DraftMessage) -> DraftMessage {
     draft.fixed.version = SECOND;
-    draft.direction = Some(super::operation::CALL);
+    draft.direction = Some(crate::operation::CALL);
     draft
 }
 

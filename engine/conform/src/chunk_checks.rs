@@ -1,12 +1,12 @@
 //! Checks of chunks with NULL Calls: which the peer returns, refuses, reads and survives.
 
-use stag::wire::rpcrdma::{Segment, procedure};
+use stag_wire::rpcrdma::{Segment, procedure};
 
-use super::check::CheckNeeds::{Consent, Null};
-use super::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
-use super::probe::{Probe, own_private_data};
-use super::raw::UNWRITTEN;
+use crate::check::CheckNeeds::{Consent, Null};
+use crate::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
+use crate::probe::{Probe, own_private_data};
+use crate::raw::UNWRITTEN;
 
 /// Octets of a target that no result of NULL fills.
 const TARGET_LEN: usize = 256;

@@ -1,11 +1,11 @@
 //! Joins a client's group of transmissions to a Call, word by word; and cuts a Reply into a group.
 
-use super::message::{SeenBody, SeenMessage, Words, take};
-use super::operation::{
+use crate::message::{SeenBody, SeenMessage, Words, take};
+use crate::operation::{
     HEAD_LEN, REPLY, SeenDirection, SeenItem, SeenRequest, TARGET_LEN, ToldCharacteristics, characteristic,
     continuation, kind, operation, place,
 };
-use super::raw::RECEIVE_LEN;
+use crate::raw::RECEIVE_LEN;
 
 /// Octets of a message in front of an operation.
 const OPERATION_AT: usize = 28;
@@ -367,8 +367,8 @@ fn item_words(items: &[SeenItem]) -> Words {
 
 #[cfg(test)]
 mod tests {
-    use super::super::operation::{CALL, TARGETS, item_in_targets, none, own_characteristics, request};
     use super::*;
+    use crate::operation::{CALL, TARGETS, item_in_targets, none, own_characteristics, request};
 
     const XID: u32 = 7;
 

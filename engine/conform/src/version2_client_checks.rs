@@ -1,20 +1,20 @@
 //! Checks of a client that speaks version 2: its Calls, and its reaction to wrong answers.
 
-use stag::wire::rpcrdma::procedure;
+use stag_wire::rpcrdma::procedure;
 
-use super::block::{FeatureBlock, SPEAKS_SECOND, private_data_with};
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::client_checks::ClientCheck;
-use super::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words};
-use super::operation::{
+use crate::block::{FeatureBlock, SPEAKS_SECOND, private_data_with};
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::client_checks::ClientCheck;
+use crate::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words};
+use crate::operation::{
     CALL, CREDITS, REPLY, SeenFault, ToldCharacteristics, characteristic, continuation, fault, initial, kind,
     none, operation, own_characteristics, word_value,
 };
-use super::probe::own_private_data;
-use super::served::{GRANT, HOLD, ServedClient, is_call};
+use crate::probe::own_private_data;
+use crate::served::{GRANT, HOLD, ServedClient, is_call};
 
 /// The probe of a new connection on which both sides announced version 2.
-pub(super) fn probe_of(client: &mut ServedClient) -> Result<SeenMessage, Stop> {
+pub(crate) fn probe_of(client: &mut ServedClient) -> Result<SeenMessage, Stop> {
     let call = client.first_call(&private_data_with(false, SPEAKS_SECOND, 0))?;
     if !FeatureBlock::has(&client.requested, SPEAKS_SECOND) {
         client.answer(&call)?;
@@ -35,7 +35,7 @@ fn answer_probe(client: &mut ServedClient, probe: &SeenMessage) -> Result<(), St
 }
 
 /// A connection that speaks version 2: the one there is, or a new one.
-pub(super) fn speak(client: &mut ServedClient) -> Result<(), Stop> {
+pub(crate) fn speak(client: &mut ServedClient) -> Result<(), Stop> {
     if client.may_be_version2() {
         return Ok(());
     }
@@ -201,7 +201,7 @@ pub static CHECKS: &[ClientCheck] = &[
             drops(client, |_, mut reply| {
                 reply.fixed.procedure = procedure::NOMSG;
                 reply.payload.clear();
-                let segment = stag::wire::rpcrdma::Segment { handle: 1, length: 64, offset: 0 };
+                let segment = stag_wire::rpcrdma::Segment { handle: 1, length: 64, offset: 0 };
                 reply.reads.push((0, segment));
                 reply.octets()
             })

@@ -1,17 +1,17 @@
 //! Checks of a server of version 2 with rtrext: data in targets of Receives, and messages of several Sends.
 
-use super::check::CheckNeeds::{Files, Null};
-use super::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::chunk_checks::{sources, targets as exposed_targets};
-use super::file_checks::{files, number, read, results, target_holds, write_call};
-use super::files::{FILE_LEN, content, status};
-use super::message::{OPTIONAL, SeenBody, Words};
-use super::operation::{
+use crate::check::CheckNeeds::{Files, Null};
+use crate::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::chunk_checks::{sources, targets as exposed_targets};
+use crate::file_checks::{files, number, read, results, target_holds, write_call};
+use crate::files::{FILE_LEN, content, status};
+use crate::message::{OPTIONAL, SeenBody, Words};
+use crate::operation::{
     CALL, REPLY, SeenItem, characteristic, continuation, direction, fault, item_in_targets, kind, none,
     operation, place, request,
 };
-use super::probe::Probe;
-use super::version2::{Version2Probe, as_version2};
+use crate::probe::Probe;
+use crate::version2::{Version2Probe, as_version2};
 
 /// RTR Support: Calls as groups.
 const REQUESTS: u32 = 1;
@@ -688,7 +688,7 @@ pub static CHECKS: &[Check] = &[
                     SeenBody::Operation { kind: kind::RESPONSE, info, .. } => info,
                     _ => return fail(seen.to_string()),
                 };
-                let count = super::operation::SeenResponse::of(info).map(|response| response.count);
+                let count = crate::operation::SeenResponse::of(info).map(|response| response.count);
                 ensure(count == Some(1), || format!("{seen}: {count:?} transmissions"))?;
             }
             version2.ask_null("the same connection")?;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::report::CheckText;
-use super::{requester, responder};
+use crate::check::{Check, CheckText};
+use crate::client_checks::ClientCheck;
+use crate::{requester, responder};
 
 /// Rules that no peer can be seen to keep or break, one a line: the number, and the reason.
 const UNOBSERVED: &str = include_str!("unobserved.txt");
@@ -19,19 +20,7 @@ pub enum RuleCoverage {
 
 /// All checks, of both roles.
 pub fn checks() -> impl Iterator<Item = CheckText> {
-    let server = requester::checks().map(|check| CheckText {
-        name: check.name,
-        rules: check.rules,
-        sent: check.sent,
-        expected: check.expected,
-    });
-    let client = responder::checks().map(|check| CheckText {
-        name: check.name,
-        rules: check.rules,
-        sent: check.sent,
-        expected: check.expected,
-    });
-    server.chain(client)
+    requester::checks().map(Check::text).chain(responder::checks().map(ClientCheck::text))
 }
 
 /// Whether there is a check of that name.

@@ -4,17 +4,18 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
 
-use super::answering::ScratchAnswers;
-use super::block::{EXPOSES, FeatureBlock, SPEAKS_SECOND};
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage};
-use super::operation::{CALL, RECEIVE_SIZE, TARGETS, kind};
-use super::probe::own_private_data;
-use super::raw::{PeerEvent, RawPeer};
-use super::sent_group::{SentGroup, TRANSMISSIONS_MAX, request_of};
+use crate::answering::ScratchAnswers;
+use crate::block::{EXPOSES, FeatureBlock, SPEAKS_SECOND};
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage};
+use crate::operation::{CALL, RECEIVE_SIZE, TARGETS, kind};
+use crate::probe::own_private_data;
+use crate::raw::{PeerEvent, RawPeer};
+use crate::scratch::StartScratch;
+use crate::sent_group::{SentGroup, TRANSMISSIONS_MAX, request_of};
 
 /// For how long nothing may come where a rule wants silence.
 pub const HOLD: Duration = Duration::from_millis(300);
@@ -58,15 +59,16 @@ pub struct ServedClient {
     /// Targets of each Receive of this side, as it told the client on this connection.
     pub targets: usize,
     /// Calls that came as groups and have no answer, by xid.
-    pub(super) groups: HashMap<u32, SentGroup>,
+    pub(crate) groups: HashMap<u32, SentGroup>,
     /// What its Calls are answered with.
-    pub(super) answering: ScratchAnswers,
+    pub(crate) answering: ScratchAnswers,
 }
 
 impl ServedClient {
-    /// Of who connects to `peer`, which listens. Each check has `wait` for the client's next step.
+    /// Of who connects to `peer`, which listens. Each check has `wait` for the client's next step. Calls that want content are
+    /// answered by the service that `start` starts.
     #[must_use]
-    pub fn new(peer: Box<dyn RawPeer>, wait: Duration) -> ServedClient {
+    pub fn new(peer: Box<dyn RawPeer>, wait: Duration, start: StartScratch) -> ServedClient {
         ServedClient {
             peer,
             wait,
@@ -84,7 +86,7 @@ impl ServedClient {
             characteristics: None,
             targets: TARGETS,
             groups: HashMap::new(),
-            answering: ScratchAnswers::default(),
+            answering: ScratchAnswers::new(start),
         }
     }
 

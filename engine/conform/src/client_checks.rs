@@ -1,12 +1,12 @@
 //! Checks of a Requester: its Calls, and its reaction to wrong answers.
 
-use stag::wire::cm_private_data::{IDENTIFIER, LEN, VERSION as PRIVATE_VERSION};
-use stag::wire::rpcrdma::{Segment, VERSION, procedure};
+use stag_wire::cm_private_data::{IDENTIFIER, LEN, VERSION as PRIVATE_VERSION};
+use stag_wire::rpcrdma::{Segment, VERSION, procedure};
 
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::message::{DraftMessage, SeenMessage, Words, call_header};
-use super::probe::own_private_data;
-use super::served::{GRANT, HOLD, ServedClient, is_call};
+use crate::check::{CheckOutcome, CheckText, Stop, ensure, fail, not_applicable};
+use crate::message::{DraftMessage, SeenMessage, Words, call_header};
+use crate::probe::own_private_data;
+use crate::served::{GRANT, HOLD, ServedClient, is_call};
 
 /// A check of the peer as Requester.
 pub struct ClientCheck {
@@ -20,6 +20,14 @@ pub struct ClientCheck {
     pub expected: &'static str,
     /// Does it.
     pub run: fn(&mut ServedClient) -> CheckOutcome,
+}
+
+impl ClientCheck {
+    /// What it has in common with checks of the other role.
+    #[must_use]
+    pub const fn text(&self) -> CheckText {
+        CheckText { name: self.name, rules: self.rules, sent: self.sent, expected: self.expected }
+    }
 }
 
 fn words(fixed: [u32; 4], more: &[u32]) -> Vec<u8> {

@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use stag::wire::cm_private_data::{InlineSize, PrivateData};
-use stag::wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, VERSION, procedure};
+use stag_wire::cm_private_data::{InlineSize, PrivateData};
+use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, VERSION, procedure};
 
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::files::ScratchFiles;
-use super::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
-use super::raw::{PeerEvent, RawPeer};
-use crate::seed::random_seed;
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::files::ScratchFiles;
+use crate::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
+use crate::raw::{PeerEvent, RawPeer};
 
 /// How long silence lasts until it counts as such. It is no limit that the peer has to keep: later messages are missed.
 const QUIET: Duration = Duration::from_millis(50);
@@ -47,15 +46,21 @@ pub fn own_private_data(remote_invalidation: bool) -> PrivateData {
 }
 
 impl Probe {
-    /// Of a peer at `address`, which has `wait` for each answer.
+    /// Of a peer at `address`, which has `wait` for each answer. The transaction ids of its Calls go on from `seed`.
     #[must_use]
-    pub fn new(peer: Box<dyn RawPeer>, address: &str, wait: Duration, files: Option<ScratchFiles>) -> Probe {
+    pub fn new(
+        peer: Box<dyn RawPeer>,
+        address: &str,
+        wait: Duration,
+        files: Option<ScratchFiles>,
+        seed: u32,
+    ) -> Probe {
         Probe {
             peer,
             address: address.to_owned(),
             wait,
             is_unheard: false,
-            next_xid: random_seed(),
+            next_xid: seed,
             accepted: Vec::new(),
             granted: 1,
             files,

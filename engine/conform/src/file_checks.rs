@@ -1,15 +1,15 @@
 //! Checks with NFS Calls on files of the run's own: reduction, Reply chunks, thresholds.
 
-use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{Segment, procedure};
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma::{Segment, procedure};
 
-use super::check::CheckNeeds::Files;
-use super::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::chunk_checks::{is_echo, sources, targets};
-use super::files::{FILE_LEN, LINK_TARGET, ReadResults, ScratchFiles, content, status};
-use super::message::{DraftMessage, RpcOutcome, SeenMessage, Words, outcome};
-use super::probe::{Probe, own_private_data};
-use super::raw::UNWRITTEN;
+use crate::check::CheckNeeds::Files;
+use crate::check::{Check, CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::chunk_checks::{is_echo, sources, targets};
+use crate::files::{FILE_LEN, LINK_TARGET, ReadResults, ScratchFiles, content, status};
+use crate::message::{DraftMessage, RpcOutcome, SeenMessage, Words, outcome};
+use crate::probe::{Probe, own_private_data};
+use crate::raw::UNWRITTEN;
 
 /// Procedures of NFS version 3.
 pub mod number {

@@ -1,11 +1,11 @@
 //! Checks of the fixed words, of lengths, credits and lists that cannot be read.
 
-use stag::wire::rpcrdma::{Segment, VERSION, procedure};
+use stag_wire::rpcrdma::{Segment, VERSION, procedure};
 
-use super::check::CheckNeeds::Null;
-use super::check::{Check, CheckOutcome, ensure, fail, not_applicable};
-use super::message::{DraftMessage, RpcOutcome, SeenMessage, Words, call_header, outcome};
-use super::probe::Probe;
+use crate::check::CheckNeeds::Null;
+use crate::check::{Check, CheckOutcome, ensure, fail, not_applicable};
+use crate::message::{DraftMessage, RpcOutcome, SeenMessage, Words, call_header, outcome};
+use crate::probe::Probe;
 
 /// Calls that are sent at once at most, whatever was granted.
 const BURST_MAX: u32 = 48;
@@ -230,7 +230,7 @@ pub static CHECKS: &[Check] = &[
             let draft = probe.null_with(|draft| (draft.fixed.version, draft.fixed.procedure) = (3, 77));
             probe.send(&draft.octets())?;
             let seen = probe.message()?;
-            ensure(matches!(seen.body, super::message::SeenBody::ErrVers(..)), || seen.to_string())?;
+            ensure(matches!(seen.body, crate::message::SeenBody::ErrVers(..)), || seen.to_string())?;
             Ok(seen.to_string())
         },
     },

@@ -1,9 +1,9 @@
 //! Operations of version 2 of RPC-over-RDMA, word by word: transport characteristics, transmissions of groups, their errors.
 
-use stag::wire::rpcrdma::Segment;
+use stag_wire::rpcrdma::Segment;
 
-use super::check::{Stop, ensure, fail};
-use super::message::{OPTIONAL, SECOND, SeenBody, SeenMessage, Words, take, take_segment};
+use crate::check::{Stop, ensure, fail};
+use crate::message::{OPTIONAL, SECOND, SeenBody, SeenMessage, Words, take, take_segment};
 
 /// rdma_direction of what a Requester sends.
 pub const CALL: u32 = 0;

@@ -1,31 +1,18 @@
 //! A check: the messages it sends, the rule, and the verdict.
 
-use serde::Serialize;
+use crate::probe::Probe;
 
-use super::probe::Probe;
-
-/// What a check found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CheckResult {
-    /// The peer keeps the rule.
-    Pass,
-    /// It does not.
-    Fail,
-    /// It cannot be said here, and the line says why.
-    NotApplicable,
-}
-
-impl CheckResult {
-    /// The word of a line.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            CheckResult::Pass => "pass",
-            CheckResult::Fail => "FAIL",
-            CheckResult::NotApplicable => "n/a",
-        }
-    }
+/// What every check has, whatever its role.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckText {
+    /// Its name, unique among all checks.
+    pub name: &'static str,
+    /// The rules that it checks, the main one first.
+    pub rules: &'static [&'static str],
+    /// What is sent.
+    pub sent: &'static str,
+    /// What has to come.
+    pub expected: &'static str,
 }
 
 /// Why a check ends early.
@@ -39,6 +26,16 @@ pub enum Stop {
 
 /// What came, or why there is no pass.
 pub type CheckOutcome = Result<String, Stop>;
+
+impl Stop {
+    /// What came, or why the check does not apply.
+    #[must_use]
+    pub fn why(self) -> String {
+        match self {
+            Stop::Fail(why) | Stop::NotApplicable(why) => why,
+        }
+    }
+}
 
 /// A failure, as a check returns it.
 pub fn fail<T>(came: impl Into<String>) -> Result<T, Stop> {
@@ -80,4 +77,12 @@ pub struct Check {
     pub needs: CheckNeeds,
     /// Does it.
     pub run: fn(&mut Probe) -> CheckOutcome,
+}
+
+impl Check {
+    /// What it has in common with checks of the other role.
+    #[must_use]
+    pub const fn text(&self) -> CheckText {
+        CheckText { name: self.name, rules: self.rules, sent: self.sent, expected: self.expected }
+    }
 }

@@ -1,12 +1,12 @@
 //! Checks of a client that pulls Replies which its server exposes (reliable reply).
 
-use stag::wire::rpcrdma::{Segment, VERSION, procedure};
+use stag_wire::rpcrdma::{Segment, VERSION, procedure};
 
-use super::block::{BLOCK_LEN, EXPOSES, FeatureBlock, PULLS, private_data_with};
-use super::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
-use super::client_checks::ClientCheck;
-use super::message::SeenMessage;
-use super::served::{GRANT, HOLD, ServedClient};
+use crate::block::{BLOCK_LEN, EXPOSES, FeatureBlock, PULLS, private_data_with};
+use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
+use crate::client_checks::ClientCheck;
+use crate::message::SeenMessage;
+use crate::served::{GRANT, HOLD, ServedClient};
 
 /// Replies that this side says it exposes at once.
 const EXPOSED_MAX: u16 = 8;
@@ -199,7 +199,7 @@ pub static CHECKS: &[ClientCheck] = &[
         sent: "after an accept without a block, the Reply exposed, before the right one",
         expected: "its next Call, and no RDMA_DONE: the first is dropped",
         run: |client| {
-            let own = super::probe::own_private_data(false).to_wire();
+            let own = crate::probe::own_private_data(false).to_wire();
             let call = client.first_call(&own)?;
             let segment = client.peer().offer_source(&[0; DECOY_LEN]);
             expose(client, &call, call.fixed.xid, vec![(0, segment)])?;
