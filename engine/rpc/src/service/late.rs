@@ -100,22 +100,32 @@ pub(crate) fn answer<P: Provider>(
 ) -> bool {
     // It is taken by the branch that runs it.
     let mut fill = Some(fill);
-    let mut once = |reply: &mut Reply<'_>| {
+    answer_by(core, connections, streams, token, &mut |reply| {
         if let Some(fill) = fill.take() {
             fill(reply);
         }
-    };
+    })
+}
+
+/// As [`answer`], compiled once for each fabric and not for each kind of answer.
+fn answer_by<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut [Option<Box<Connection>>],
+    streams: &mut Option<Box<Streams>>,
+    token: Token,
+    once: &mut dyn FnMut(&mut Reply<'_>),
+) -> bool {
     let mut answered = false;
     if is_carried(token.connection) {
-        answered = carried::finish(core, token, &mut once);
+        answered = carried::finish(core, token, &mut *once);
     } else if is_stream(token.connection) {
         if let Some(streams) = streams {
-            answered = streams.finish(core, token, &mut once);
+            answered = streams.finish(core, token, &mut *once);
         }
     } else if let Some(found) = find(connections, token.connection)
         && let Some(serving) = found.serving.as_mut()
     {
-        let finished = serving.finish(core, token.connection, token, &mut once);
+        let finished = serving.finish(core, token.connection, token, &mut *once);
         core.ready.touch(found);
         match finished {
             Ok(found) => answered = found,
