@@ -21,8 +21,6 @@ const DATA: &[u8; 8192] = &[0x5a; 8192];
 /// # Errors
 ///
 /// What did not work: memory, a socket, the connection or the Call.
-// Inline, so that its engines are compiled where it is called, and not for each benchmark.
-#[inline]
 pub fn check() -> Result<Duration> {
     let config =
         EngineConfig { connections_max: 2, credits_max: 4, receives_max: 16, ..EngineConfig::default() };

@@ -23,7 +23,7 @@ use stag::memory::{Arena, Pool};
 use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay, services};
+use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay};
 use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
@@ -35,7 +35,7 @@ use crate::load::{self, Measured, file_len};
 use crate::opened::Opened;
 use crate::pin::pin;
 use crate::scenario::Scenario;
-use crate::server::engine_config;
+use crate::server::{Programs, engine_config, serving};
 use crate::spread::Spread;
 
 /// Connections of each client: every other one has its files at another core, where half of the Calls are carried.
@@ -425,7 +425,7 @@ fn make_server(
     index: usize,
     shared: &Shared,
     clock: &Clock,
-) -> Result<(Engine<Shm, impl stag::rpc::Services + use<>>, Memory)> {
+) -> Result<(Engine<Shm, Programs>, Memory)> {
     let scenario = &load.scenario;
     let own = ReactorId::new(index).context("a group has 64 reactors at most")?;
     // All clients' files may be here.
@@ -450,7 +450,7 @@ fn make_server(
         }
         exports = exports.in_group(elsewhere, ReactorId::new(0).context("the first")?)?;
     }
-    let mut engine = Engine::new(provider, services(exports, time), memory.pools.clone(), config, 1)?;
+    let mut engine = Engine::new(provider, serving(exports, time), memory.pools.clone(), config, 1)?;
     if let Some(mesh) = &shared.mesh {
         engine.join(mesh.take(own).context("each takes its lanes once")?, None);
     }

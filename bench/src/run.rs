@@ -135,7 +135,8 @@ struct Beside {
 /// # Errors
 ///
 /// When a server or client fails.
-pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> {
+// Not generic: its engines are compiled here, beside the programs and not with them.
+pub fn run(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
     match scenario.fabric {
         MeasuredFabric::Shm => run_over::<Shm>(scenario, progress),
         MeasuredFabric::Iwarp => run_over::<Iwarp>(scenario, progress),
@@ -143,7 +144,7 @@ pub fn run(scenario: &Scenario, progress: impl FnMut(usize)) -> Result<Figures> 
     }
 }
 
-fn run_over<P: Opened>(scenario: &Scenario, mut progress: impl FnMut(usize)) -> Result<Figures> {
+fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
     let copies = matches!(scenario.operation, MeasuredOperation::Read | MeasuredOperation::Write);
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];

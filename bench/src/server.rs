@@ -10,6 +10,7 @@ use stag::memory::Pool;
 use stag::nfs::export::Export;
 use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
+use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
 use stag::runtime::WallClock;
@@ -176,9 +177,9 @@ fn serve<P: Opened>(
     Ok(Served { statistics, outstanding, contention })
 }
 
-/// What the engines of this crate serve: [`programs`], or nothing, as clients. One type, because each is a copy of the engine's code
+/// What the engines of this crate serve: files and the echo program, or nothing, as clients. One type, because each is a copy of the engine's code
 /// for every fabric to compile.
-pub(crate) type Programs = Option<(Nfs<MemoryStore>, Mount<MemoryStore>, Echo)>;
+pub(crate) type Programs = Option<(Nfs<AnyStore>, Mount<AnyStore>, Echo)>;
 
 /// Makes the programs of a server: NFS over an empty store for this many octets and files, MOUNT, and the echo program.
 ///
@@ -196,9 +197,14 @@ pub(crate) fn programs(payload: &Pool, (data_len_max, files): (u64, u32), now: D
     };
     let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
-    let exports = ExportTable::new(vec![(export, store)], payload.clone())?;
+    let exports = ExportTable::new(vec![(export, store.into())], payload.clone())?;
+    Ok(serving(exports, time))
+}
+
+/// The programs of a server of these exports.
+pub(crate) fn serving(exports: ExportTable<AnyStore>, time: TimeOfDay) -> Programs {
     let (nfs, mount, _) = services(exports, time);
-    Ok(Some((nfs, mount, Echo { results: Vec::new() })))
+    Some((nfs, mount, Echo { results: Vec::new() }))
 }
 
 /// The echo program, version 1: procedure 1 returns its arguments, procedure 2 as many octets as its argument says.

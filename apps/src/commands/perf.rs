@@ -155,7 +155,7 @@ impl Perf {
         let mut leaked = 0;
         for (index, scenario) in plan.scenarios.iter().enumerate() {
             let bar = progress(&plan, index, out);
-            let figures = stag_bench::run(scenario, |_| bar.inc(1));
+            let figures = stag_bench::run(scenario, &mut |_| bar.inc(1));
             bar.finish_and_clear();
             // `{:#}`: what failed, and why, on one line.
             let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;
