@@ -18,6 +18,7 @@ mod credits;
 mod descriptors;
 mod directories;
 mod fabric;
+mod filling;
 mod listen;
 mod listeners;
 mod locks;

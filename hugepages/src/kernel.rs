@@ -172,6 +172,16 @@ impl Region {
         }
     }
 
+    /// Makes the pages exist that `len` bytes from `at` on lie in. On kernels before 5.14, which do not know how, they come with
+    /// their first use.
+    pub(crate) fn populate_part(&self, at: usize, len: usize) -> io::Result<()> {
+        let start = at - at % PageSize::Base.bytes();
+        match self.advise_part(start, len + (at - start), libc::MADV_POPULATE_WRITE) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+            result => result,
+        }
+    }
+
     /// Populates slice after slice on this thread and on as many more as make `workers`; on fewer if threads are refused.
     fn populate_by(&self, workers: usize) -> io::Result<()> {
         let next = AtomicUsize::new(0);
@@ -237,6 +247,15 @@ impl Region {
     pub(crate) fn lock(&self) -> io::Result<()> {
         // SAFETY: our own mapping; locking changes nothing in it, and unmapping ends it.
         check(unsafe { libc::mlock(self.base.as_ptr().cast(), self.len) }).map(drop)
+    }
+
+    /// Keeps the pages from being swapped as they come.
+    pub(crate) fn lock_on_fault(&self) -> io::Result<()> {
+        // SAFETY: as in `lock`.
+        check(unsafe {
+            libc::mlock2(self.base.as_ptr().cast(), self.len, libc::MLOCK_ONFAULT as libc::c_uint)
+        })
+        .map(drop)
     }
 
     /// Bytes that stand on transparent hugepages, as the kernel reports them; 0 if it does not.

@@ -15,6 +15,7 @@ use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Rec
 
 use super::cores::Place;
 use super::fabric::{self, Served};
+use super::filling::{self, Filling};
 use super::listen::Listen;
 use super::listeners;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
@@ -85,6 +86,10 @@ impl Server<'_> {
         let budget = Budget::new(settings.memory);
         let make = || arena(settings, plan, place, &budget);
         let arena = progress::tell(out, progress::QUIET, plan.arena_len as u64, make)?;
+        let filling = match filling::may_grow(settings) {
+            true => Some(Filling::start(&arena, &stop)?),
+            false => None,
+        };
         let count = plan.reactors.len();
         let group = match count {
             1 => None,
@@ -111,6 +116,7 @@ impl Server<'_> {
             place,
             holders,
             arena: &arena,
+            filling: filling.as_ref(),
             group,
             common: Common::new(settings)?,
             programs: OnceLock::new(),
@@ -126,6 +132,9 @@ impl Server<'_> {
             error => CommandFailure::run(error),
         })?;
         drop(shared);
+        if let Some(filling) = filling {
+            filling.finish();
+        }
         report::stopped(cores, ended.into_iter().map(|(_, ended)| ended).collect(), printer, out.json())
     }
 }
@@ -150,6 +159,8 @@ struct Shared<'a, P: Provider> {
     holders: Vec<Option<String>>,
     /// The memory of all pools.
     arena: &'a Arena,
+    /// If that is not there from the start.
+    filling: Option<&'a Filling>,
     /// If there are several reactors.
     group: Option<EngineGroup<P>>,
     common: Common,
@@ -174,6 +185,9 @@ impl<P: Served> Shared<'_, P> {
                 .map_err(CommandFailure::run)?
                 .owned_by(id.into()),
         };
+        if let Some(filling) = self.filling {
+            filling.fill(plan, &pools.messages, &pools.payload)?;
+        }
         provider.register(arena).map_err(CommandFailure::run)?;
         let device = provider.device();
         let mut notes = [place.notes.as_slice(), arena.notes()].concat();
@@ -294,7 +308,8 @@ fn serve_datagrams<P: Provider>(
 fn arena(settings: &Settings, plan: &Plan, place: &Place, budget: &Budget) -> Result<Arena, CommandFailure> {
     let make = |page| {
         let (len, node) = (plan.arena_len, place.node());
-        Arena::new(&ArenaConfig { name: "stagd", len, page, node, budget })
+        let config = ArenaConfig { name: "stagd", len, page, node, budget };
+        if filling::may_grow(settings) { Arena::growing(&config) } else { Arena::new(&config) }
     };
     let made = match make(settings.pages.0) {
         // 1 GiB pages may round up to more than the budget; 2 MiB pages never do.

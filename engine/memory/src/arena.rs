@@ -1,6 +1,7 @@
 //! One large piece of registered memory, from which pools are cut.
 
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -76,6 +77,13 @@ impl Arena {
     /// Maps an arena. Takes seconds for many GiB: every page is touched here, so that none faults later.
     pub fn new(config: &ArenaConfig<'_>) -> Result<Arena, ArenaError> {
         Arena::of(config, Memory::new)
+    }
+
+    /// As [`Arena::new`], but ordinary pages are not touched: they come with [`Arena::populate`], or each with its first use, so
+    /// that memory for clients who are not there takes none. For fabrics that pin nothing; a device that registers the
+    /// arena brings all of its pages.
+    pub fn growing(config: &ArenaConfig<'_>) -> Result<Arena, ArenaError> {
+        Arena::of(config, Memory::growing)
     }
 
     /// As [`Arena::new`], of ordinary pages on any node, each of which comes when it is first touched: for memory that no device
@@ -189,6 +197,21 @@ impl Arena {
         Some(range)
     }
 
+    /// Makes the pages of `range` (bytes from the start) exist, from any thread: what is in them stays. Of use with
+    /// [`Arena::growing`]. Waits for the system, which takes and clears pages.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory left for them.
+    ///
+    /// # Panics
+    ///
+    /// If the range is not within the arena.
+    pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
+        assert!(range.end <= self.len(), "the range ends within the arena");
+        self.0.memory.populate(range)
+    }
+
     /// Bytes that are not reserved.
     #[must_use]
     pub fn left(&self) -> usize {
@@ -250,6 +273,15 @@ mod mapped {
             Mapping::new(&MapConfig { name, len, page, node }).map(Memory)
         }
 
+        pub(super) fn growing(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            let ArenaConfig { name, len, page, node, .. } = *config;
+            Mapping::growing(&MapConfig { name, len, page, node }).map(Memory)
+        }
+
+        pub(super) fn populate(&self, range: Range<usize>) -> io::Result<()> {
+            self.0.populate(range)
+        }
+
         pub(super) fn on_demand(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
             Mapping::on_demand(config.name, config.len).map(Memory)
         }
@@ -304,6 +336,14 @@ mod heap {
             let base = unsafe { alloc_zeroed(layout) };
             let base = NonNull::new(base).unwrap_or_else(|| handle_alloc_error(layout));
             Ok(Memory { base, layout })
+        }
+
+        pub(super) fn growing(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {
+            Memory::new(config)
+        }
+
+        pub(super) fn populate(&self, _: Range<usize>) -> io::Result<()> {
+            Ok(())
         }
 
         pub(super) fn on_demand(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {

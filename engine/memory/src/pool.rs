@@ -24,6 +24,7 @@ use std::cell::{Cell, UnsafeCell};
 use std::fmt;
 use std::marker::PhantomData;
 use std::mem::offset_of;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -409,6 +410,14 @@ impl Pool {
     #[must_use]
     pub fn outstanding_max(&self) -> usize {
         self.inner().outstanding_max.get() as usize
+    }
+
+    /// Where its units lie in the arena, in bytes from its start. Those at the start are used first, the rest as more are in
+    /// use at once.
+    #[must_use]
+    pub fn range(&self) -> Range<usize> {
+        let start = self.inner().arena_offset(self.inner().base) as usize;
+        start..start + self.unit_len() * self.units()
     }
 
     /// The arena it was cut from.
