@@ -361,6 +361,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// Hands another reactor's Reply to its connection: at once, or after the lanes were read if its data is large.
+    #[inline(always)]
     fn deliver_in_turn(
         &mut self,
         reply: &CarriedReply,
@@ -368,10 +369,16 @@ impl<P: Provider, S: Services> Engine<P, S> {
         record: &LaneRecord,
         octets: Option<Box<[u8]>>,
     ) {
-        let carrier = self.carrier();
-        if total_len(&carrier.pieces) < LARGE_LEN {
-            return self.deliver(reply, place, record, octets);
+        if total_len(&self.carrier().pieces) >= LARGE_LEN {
+            return self.put_aside(record, octets);
         }
+        self.deliver(reply, place, record, octets);
+    }
+
+    /// Keeps a Reply until the lanes were read.
+    #[cold]
+    fn put_aside(&mut self, record: &LaneRecord, octets: Option<Box<[u8]>>) {
+        let carrier = self.carrier();
         let cargo = octets.into_iter().map(Attachment::Octets).collect();
         let pieces = carrier.pieces.drain(..).collect();
         carrier.waiting.push_back((Parcel { record: Box::new(record.clone()), cargo }, pieces));
