@@ -48,7 +48,7 @@ pub struct Perf {
     operation: Called,
     /// A running server: FABRIC://ADDRESS, /EXPORT for files [default: its own]
     url: Option<Url>,
-    /// Data of a Call: 64, 1M, with URL to 16M [default: 4K]
+    /// Data of a Call: 64, 1M, 16M [default: 4K]
     #[arg(short, long, conflicts_with = "all")]
     size: Option<Size>,
     /// All sizes: powers of two, 64 to 1M
@@ -57,7 +57,7 @@ pub struct Perf {
     /// Calls outstanding at once
     #[arg(short = 'q', long, value_name = "N", default_value_t = 1)]
     depth: usize,
-    /// Connections of each client core, up to 10,000
+    /// Connections of a core, up to 10,000
     #[arg(long, value_name = "N", default_value_t = 1)]
     connections: usize,
     /// Client cores, then the server's [default: two]
