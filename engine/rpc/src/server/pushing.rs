@@ -1,7 +1,7 @@
 //! Sends a Reply: its RDMA Writes, then its Send.
 
 use stag_fabric::{Handle, PostError, Provider, RemoteSegment, SendRequest, WriteRequest};
-use stag_memory::{ArenaId, Shared};
+use stag_memory::Shared;
 use stag_proto::responder;
 use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
@@ -111,10 +111,7 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
         let Some(source) = write.source.take() else { return Posted::Faulty("a Write was posted already") };
         let request = WriteRequest { id: draft.id, source, target: write.target, signaled: false };
         if let Err(refused) = core.provider.post_write(id, request) {
-            let source = write.source.insert(refused.request.source);
-            if refused.error == PostError::NotRegistered {
-                report_unregistered(core, source.location().arena);
-            }
+            write.source = Some(refused.request.source);
             return posted(refused.error);
         }
         draft.next_write += 1;
@@ -142,9 +139,15 @@ fn posted(error: PostError) -> Posted {
     }
 }
 
-/// A handler gave memory that cannot be sent, for its author: the connection ends.
+/// A Reply was refused: tells the author of its handler, if that gave memory which the fabric does not know.
 #[cold]
-fn report_unregistered<P: Provider>(core: &mut Core<P>, arena: ArenaId) {
+pub(crate) fn report_refused<P: Provider>(core: &mut Core<P>, draft: &Draft) {
+    let write = draft.writes.get(draft.next_write);
+    let Some(source) = write.and_then(|write| write.source.as_ref()) else { return };
+    let arena = source.location().arena;
+    if core.provider.is_registered(arena) {
+        return;
+    }
     core.statistics.replies_defective += 1;
     let Some(withheld) = core.state.defects.admit(core.state.now) else { return };
     let (arena, fabric) = (arena.0, core.provider.name());

@@ -15,7 +15,7 @@ use crate::fault::fault;
 use crate::server::client_log::ClientName;
 use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft};
+use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft, report_refused};
 use crate::server::spares::Reused;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Reply, Room};
@@ -313,6 +313,7 @@ impl Serving {
                 self.blocked.push_front(draft);
             }
             Posted::Refused => {
+                report_refused(core, &draft);
                 core.put_draft(draft);
                 return Err(CloseReason::CannotReply);
             }
