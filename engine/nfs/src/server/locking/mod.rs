@@ -514,7 +514,7 @@ mod tests {
         assert!(locking.outbox.has_room_for_message(address(2, 1), MESSAGES_MAX));
     }
 
-    /// Two clients behind one address: the restart of the one that has nothing frees nothing of the other.
+    /// Two clients share an address: a restart notice for one leaves the locks of the other alone.
     #[test]
     fn a_host_does_not_restart_for_another_at_its_address() {
         let config = LockingConfig::default();
