@@ -8,10 +8,9 @@ use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use stag::runtime::Clock;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use common::{ANY_IWARP_PORT, Folder, STAGD, Server, stag_ok, unique};
 
@@ -180,12 +179,10 @@ fn fill(mut end: PipeWriter) {
 
 /// How a process ended; `None`: it did not, in a time that is long on any machine.
 fn ended(child: &mut Child) -> Option<ExitStatus> {
-    let patience = Clock::start();
-    while patience.now() < Duration::from_secs(30) {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+    let mut entries = [PollFd::new(&end, PollFlags::IN)];
+    if poll(&mut entries, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0 {
+        return child.try_wait().unwrap();
     }
     child.kill().unwrap();
     child.wait().unwrap();
