@@ -107,6 +107,26 @@ fn wait_alone(server: &mut Server) {
     }
 }
 
+/// Puts `file` into the exports of both cores, beside more and more other clients, until each core has had Calls for the other
+/// one. Where a client comes to depends on the load, so it may take some tries; with as many others at one core as this, the
+/// next client comes to the other core.
+fn carry_both_ways(server: &mut Server, file: &str) {
+    let url = server.url.clone();
+    let mut others = Vec::new();
+    for tries in 0.. {
+        server.signal(libc::SIGUSR1);
+        let counted = server.next_event("counters");
+        if shares(&counted, "calls_carried").iter().all(|carried| *carried > 0) {
+            return;
+        }
+        assert!(tries < 8, "in both directions: {counted}");
+        for export in ["a", "b"] {
+            stag_ok(&["put", file, &format!("{url}/{export}/carried{tries}")]);
+        }
+        others.push(Holder::of(&format!("{url}/c/big")));
+    }
+}
+
 /// Trees in and out of each export through each core, with another client that is killed in the middle.
 fn copy_trees(url: &str) {
     let Some(cores) = two_cores() else { return };
@@ -141,6 +161,7 @@ fn copy_trees(url: &str) {
         }
     }
     assert!(!served.folder.join("t0").exists());
+    carry_both_ways(&mut served.server, source.join("deep/f3").to_str().unwrap());
     let stopped = served.stop();
     let calls = shares(&stopped, "calls");
     assert!(calls.iter().all(|calls| *calls > 0), "connections at both cores: {stopped}");
