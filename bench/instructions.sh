@@ -61,16 +61,35 @@ build() {
 counts=$(mktemp -d)
 trap 'rm -rf "$counts"' EXIT
 
-# executed FABRIC TURN DEPTH KIND: instructions of one Call in these turns without the library's, and the library's.
+# executed FABRIC DEPTH KIND: for the Requester and then the Responder, instructions of one Call without the library's, and the
+# library's. Where there is a library, one run counts one end, as what is executed in it cannot be told apart by its end.
 executed() {
-    local out=$counts/$1.$2.$3.$4 calls=512
-    valgrind --tool=callgrind --collect-atstart=no --zero-before='*counted_from_here*' --toggle-collect="*$2*" \
-        --callgrind-out-file="$out" "$program" "$1" $calls "$3" "$4" >"$out.log" 2>&1 || { cat "$out.log" >&2; return 1; }
+    if [ "$1" = verbs ]; then
+        counted "$@" client_turn
+        counted "$@" server_turn
+    else
+        counted "$@" client_turn server_turn
+    fi
+}
+
+# counted FABRIC DEPTH KIND TURN... : in one run, a line for each turn
+counted() {
+    local out=$counts/$1.$2.$3.$4 calls=512 turn collect=()
+    for turn in "${@:4}"; do collect+=(--toggle-collect="*$turn*"); done
+    valgrind --tool=callgrind --collect-atstart=no --zero-before='*counted_from_here*' "${collect[@]}" \
+        --callgrind-out-file="$out" "$program" "$1" $calls "$2" "$3" >"$out.log" 2>&1 || { cat "$out.log" >&2; return 1; }
     # The entries of the table: what they call in their turn is in their sum. From here, so that it does not shorten names.
-    (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , | awk -v calls=$calls '
-        /PROGRAM TOTALS/ { all = $1 }
+    (cd "$counts" && callgrind_annotate --inclusive=yes --threshold=100 --auto=no "$out") 2>/dev/null | tr -d , |
+        awk -v calls=$calls -v turns="${*:4}" '
+        match($0, /one_thread::(client|server)_turn \[/) { all[substr($0, RSTART + 12, RLENGTH - 14)] += $1 }
         /one_thread::fake::verbs::(poll_cq|post_send|post_recv|post_srq_recv|req_notify_cq) \[/ { library += $1 }
-        END { if (all == 0) exit 1; printf "%d %d\n", (all - library) / calls, library / calls }'
+        END {
+            n = split(turns, turn, " ")
+            for (i = 1; i <= n; i++) {
+                if (!(turn[i] in all)) exit 1
+                printf "%d %d\n", (all[turn[i]] - library) / calls, library / calls
+            }
+        }'
 }
 
 # on_nothing PROFILE
@@ -79,11 +98,10 @@ on_nothing() {
     printf '%-7s %-6s %-10s %22s %22s\n' Call fabric end "instructions a Call" "and in the library"
     for kind in $kinds; do
         for fabric in shm verbs; do
-            for end in Requester:client_turn Responder:server_turn; do
-                read -r ours library <<<"$(executed $fabric "${end#*:}" "$depth" "$kind")"
-                printf '%-7s %-6s %-10s %22d %22d\n' "$kind" $fabric "${end%:*}" "$ours" "$library"
-                echo "$kind $fabric ${end%:*} $ours" >>"$counts/of.$1"
-            done
+            while read -r end ours library; do
+                printf '%-7s %-6s %-10s %22d %22d\n' "$kind" $fabric "$end" "$ours" "$library"
+                echo "$kind $fabric $end $ours" >>"$counts/of.$1"
+            done < <(executed $fabric "$depth" "$kind" | paste -d ' ' <(printf 'Requester\nResponder\n') -)
         done
     done
 }
@@ -100,8 +118,7 @@ count_budgets() {
         rows=(null:1 null:32 getattr:1 get:1 put:1 read:1 write:1)
         [ $fabric = iwarp ] || rows+=(getattr:32 read:32 write:32 getattr+carried:32 read+carried:32 write+carried:32)
         for row in "${rows[@]}"; do
-            read -r requester _ <<<"$(executed $fabric client_turn "${row#*:}" "${row%:*}")"
-            read -r responder _ <<<"$(executed $fabric server_turn "${row#*:}" "${row%:*}")"
+            { read -r requester _ && read -r responder _; } < <(executed $fabric "${row#*:}" "${row%:*}") || return 1
             row=${row/:/_} row=${row/+/_}
             echo "$1.$fabric ${row%_1} ${requester:?} ${responder:?}"
         done
