@@ -665,37 +665,19 @@ pub trait Provider {
         self.poll(now, completions, max)
     }
 
-    /// Where the Payload stream of a message without chunks can be built, of at most [`PLAIN_LEN_MAX`](crate::PLAIN_LEN_MAX) octets, which then leaves
-    /// with [`Provider::send_plain`]. `None`: there is no such place, or no room in it now.
-    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        let _ = queue_pair;
-        None
-    }
-
-    /// Posts the first `len` octets, at least 4, of the space given last, for the same queue pair and just before, as the Payload
-    /// stream of a message without chunks, with `credits` in its header. As [`Provider::post_send`] of an unsignaled Send, with
-    /// no buffer.
+    /// Builds the Payload stream of a message without chunks where it leaves, and posts it: as [`Provider::post_send`] of an
+    /// unsignaled Send, with no buffer. `build` is given a space of [`PLAIN_LEN_MAX`](crate::PLAIN_LEN_MAX) octets, and returns the
+    /// credits of the header and the number of octets that it wrote, at least 4.
     ///
-    /// # Panics
-    ///
-    /// When [`Provider::plain_space`] gave none just before.
-    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        unreachable!("{queue_pair:?} gave no space for {len} octets with {credits} credits");
-    }
-
-    /// Builds the Payload stream of a message without chunks where it leaves, and posts it: [`Provider::plain_space`], `build` and
-    /// [`Provider::send_plain`] in one step. `build` returns the credits of the header, and the octets that it wrote.
-    ///
-    /// `false`: there is no space, or `build` returned `None`; nothing was posted.
+    /// `false`: there is no space now, or `build` returned `None`; nothing was posted. By default there is never space.
     #[inline(always)]
     fn build_plain(
         &mut self,
         queue_pair: QueuePairId,
         build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
     ) -> bool {
-        let Some((credits, len)) = self.plain_space(queue_pair).and_then(build) else { return false };
-        self.send_plain(queue_pair, credits, len);
-        true
+        let _ = (queue_pair, build);
+        false
     }
 
     /// Builds a message of at most [`WHOLE_LEN_MAX`](crate::WHOLE_LEN_MAX) octets where it leaves, header included, and posts it, if that

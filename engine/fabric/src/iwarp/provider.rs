@@ -325,19 +325,20 @@ impl Provider for Iwarp {
     }
 
     #[inline]
-    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        find(&mut self.slots, queue_pair)?.plain_space()
-    }
-
-    #[inline]
-    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
+        let Some((credits, len)) = pair.plain_space().and_then(build) else { return false };
         pair.tx.send_plain(credits, len);
         let is_full = pair.tx.is_built_full();
         self.posted(queue_pair.index);
         if is_full {
             self.flush_early(queue_pair.index);
         }
+        true
     }
 
     #[inline]

@@ -203,29 +203,6 @@ impl QueuePair {
         true
     }
 
-    /// Where the next message can be built, if nothing stands in its way.
-    #[inline(always)]
-    pub(super) fn plain_space(&mut self) -> Option<&mut [u8]> {
-        if !self.pending.is_empty() {
-            return None;
-        }
-        let link = self.open()?;
-        link.find_space(PLAIN_LEN_MAX).then(|| {
-            // SAFETY: there is room for it; the borrow keeps all else from being pushed before it is used.
-            unsafe { link.producer.space(PLAIN_LEN_MAX) }
-        })
-    }
-
-    /// Sends what was built in the space given last.
-    #[inline(always)]
-    pub(super) fn send_plain(&mut self, credits: u32, len: usize) {
-        let is_free = self.pending.is_empty();
-        let link = self.open().filter(|link| is_free && link.producer.fits_surely(PLAIN_LEN_MAX));
-        let link = link.expect("it gave the space just before");
-        assert!((4..=PLAIN_LEN_MAX).contains(&len), "{len} octets");
-        link.send_built(Kind::Plain, credits.to_be(), len);
-    }
-
     /// Builds a message without chunks where it leaves, and sends it, if nothing stands in its way. `false`: nothing happened.
     #[inline(always)]
     pub(super) fn build_plain(&mut self, build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>) -> bool {

@@ -386,21 +386,6 @@ impl Provider for Shm {
         count
     }
 
-    #[inline]
-    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        find(&mut self.slots, queue_pair)?.plain_space()
-    }
-
-    #[inline]
-    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
-        pair.send_plain(credits, len);
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
-    }
-
     #[inline(always)]
     fn build_plain(
         &mut self,

@@ -37,7 +37,7 @@ pub struct FaultPlan {
 
     /// A short message is shown where it arrived, there is space to build an answer or another one, and the peer's
     /// memory is read or written at once: each by itself ([`poll_in_place`](crate::Provider::poll_in_place),
-    /// [`plain_space`](crate::Provider::plain_space), [`build_exposing`](crate::Provider::build_exposing),
+    /// [`build_plain`](crate::Provider::build_plain), [`build_exposing`](crate::Provider::build_exposing),
     /// [`read_at_once`](crate::Provider::read_at_once)).
     pub in_place: Odds,
 

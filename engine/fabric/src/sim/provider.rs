@@ -268,6 +268,16 @@ impl Sim {
         Ok(())
     }
 
+    /// Sends the first `len` octets of the space as the Payload stream of a message without chunks.
+    fn send_plain(&self, queue_pair: QueuePairId, credits: u32, len: usize) {
+        let stream = &self.space[..len];
+        let mut message = vec![0; HEADER_LEN_MIN];
+        let xid = u32::from_be_bytes(*stream.first_chunk().expect("it begins with an xid"));
+        emit_plain(&mut message, xid, credits).expect("it has room for the header");
+        message.extend_from_slice(stream);
+        self.send_built(queue_pair, None, message);
+    }
+
     /// Posts a message that was built without a buffer.
     pub(super) fn send_built(&self, queue_pair: QueuePairId, invalidate: Option<Handle>, message: Vec<u8>) {
         let mut state = self.world.0.borrow_mut();
@@ -662,17 +672,17 @@ impl Provider for Sim {
         max
     }
 
-    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        self.offers_space(queue_pair).then(|| &mut self.space[..PLAIN_LEN_MAX])
-    }
-
-    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        let stream = &self.space[..len];
-        let mut message = vec![0; HEADER_LEN_MIN];
-        let xid = u32::from_be_bytes(*stream.first_chunk().expect("it begins with an xid"));
-        emit_plain(&mut message, xid, credits).expect("it has room for the header");
-        message.extend_from_slice(stream);
-        self.send_built(queue_pair, None, message);
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        if !self.offers_space(queue_pair) {
+            return false;
+        }
+        let Some((credits, len)) = build(&mut self.space[..PLAIN_LEN_MAX]) else { return false };
+        self.send_plain(queue_pair, credits, len);
+        true
     }
 
     fn build_exposing(

@@ -407,15 +407,18 @@ impl Provider for Verbs {
     }
 
     #[inline]
-    fn plain_space(&mut self, queue_pair: QueuePairId) -> Option<&mut [u8]> {
-        self.find(queue_pair).filter(|pair| pair.is_open())?.sends.plain_space()
-    }
-
-    #[inline]
-    fn send_plain(&mut self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        let pair = find(&mut self.slots, queue_pair).expect("it gave the space just before");
+    fn build_plain(
+        &mut self,
+        queue_pair: QueuePairId,
+        build: impl FnOnce(&mut [u8]) -> Option<(u32, usize)>,
+    ) -> bool {
+        let Some(pair) = find(&mut self.slots, queue_pair).filter(|pair| pair.is_open()) else {
+            return false;
+        };
+        let Some((credits, len)) = pair.sends.plain_space().and_then(build) else { return false };
         pair.sends.push_plain(credits, len);
         pair.mark_dirty(&mut self.dirty);
+        true
     }
 
     #[inline]

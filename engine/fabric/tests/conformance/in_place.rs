@@ -43,11 +43,13 @@ fn build<H: Harness>(
     stream: &[u8],
 ) {
     let provider = bench[side].provider();
-    if let Some(space) = provider.plain_space(queue_pair) {
+    let is_built = provider.build_plain(queue_pair, |space| {
         assert_eq!(space.len(), PLAIN_LEN_MAX);
         space.fill(0x5a);
         space[..stream.len()].copy_from_slice(stream);
-        provider.send_plain(queue_pair, credits, stream.len());
+        Some((credits, stream.len()))
+    });
+    if is_built {
         provider.ring_doorbells();
     } else {
         send(bench, side, queue_pair, &plain(credits, stream));

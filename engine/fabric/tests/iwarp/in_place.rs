@@ -273,9 +273,11 @@ fn the_first_message_leaves_at_once() {
         let before = server.counters().send_calls;
         for number in 0..6 {
             if in_place {
-                let space = server.iwarp.plain_space(pair).expect("nothing waits");
-                space[..4].fill(number);
-                server.iwarp.send_plain(pair, 1, 4);
+                let is_built = server.iwarp.build_plain(pair, |space| {
+                    space[..4].fill(number);
+                    Some((1, 4))
+                });
+                assert!(is_built, "nothing waits");
             } else {
                 server.send(pair, &[number]);
             }

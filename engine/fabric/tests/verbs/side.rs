@@ -143,12 +143,12 @@ impl Side {
     /// Builds a message without chunks where it leaves, if there is room: a stream of `len` octets.
     pub(crate) fn build(&mut self, credits: u32, len: usize) -> bool {
         let Some(pair) = self.pair else { return false };
-        let Some(space) = self.verbs.plain_space(pair) else { return false };
-        for (at, octet) in space[..len].iter_mut().enumerate() {
-            *octet = at as u8;
-        }
-        self.verbs.send_plain(pair, credits, len);
-        true
+        self.verbs.build_plain(pair, |space| {
+            for (at, octet) in space[..len].iter_mut().enumerate() {
+                *octet = at as u8;
+            }
+            Some((credits, len))
+        })
     }
 
     /// Uses what the peer offered.
