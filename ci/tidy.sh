@@ -86,7 +86,7 @@ offend "a path of somebody's machine" < <(files | xargs grep -nIE '(^|[^[:alnum:
 
 # What must be free of unsafe code, of std and of I/O says so.
 offend "lacks #![forbid(unsafe_code)]" < <(
-    for crate in wire proto rpc nfs dump conform; do
+    for crate in wire proto rpc vfs stores state nfs dump conform; do
         grep -qE '^#!\[forbid\(unsafe_code\)\]' "engine/$crate/src/lib.rs" || echo "engine/$crate/src/lib.rs"
     done
 )
@@ -104,11 +104,14 @@ engine/rdma-core-sys:
 engine/fabric:      memory wire rdma-core-sys
 engine/runtime:
 engine/rpc:         wire proto memory fabric runtime
-engine/nfs:         wire proto memory disk fabric runtime rpc
+engine/vfs:         memory
+engine/stores:      vfs memory disk
+engine/state:       vfs
+engine/nfs:         vfs state wire proto memory fabric runtime rpc
 engine/dump:        wire
 engine/conform:     wire memory fabric runtime
 engine/testing:
-engine/stag:        wire proto memory disk fabric runtime rpc nfs hugepages
+engine/stag:        wire proto memory disk fabric runtime rpc vfs stores state nfs hugepages
 '
 # The project's crates in the [dependencies] of a manifest, without their prefix.
 dependencies() {

@@ -1,7 +1,7 @@
 //! The programs that an engine of these binaries serves.
 
 use stag::nfs::server::ServicesWithLocks;
-use stag::nfs::stores::AnyStore;
+use stag::stores::AnyStore;
 
 /// All that `stagd` serves, or nothing: a client's. One type for both, because each is a copy of the engine's code for every
 /// fabric, and those copies are most of what it takes to compile this crate.

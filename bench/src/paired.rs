@@ -20,14 +20,14 @@ use serde::Serialize;
 use stag::disk::{Disk, DiskConfig};
 use stag::fabric::Shm;
 use stag::memory::{Arena, Pool};
-use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::nfs::export::Export;
-use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay};
-use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
 use stag::runtime::{ReactorId, WallClock};
+use stag::stores::AnyStore;
+use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
+use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 
 use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits;

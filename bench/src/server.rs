@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use stag::memory::Pool;
 use stag::nfs::export::Export;
-use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
-use stag::nfs::stores::AnyStore;
 use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
 use stag::runtime::WallClock;
+use stag::stores::AnyStore;
+use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 
 use crate::disturbance::Contention;
 use crate::opened::Opened;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::process::{Resource, geteuid, getrlimit};
 use stag::disk::{Disk, DiskConfig, Method};
 use stag::memory::Pool;
-use stag::nfs::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, stable_fsid};
 use stag::nfs::export::{Export, Medium};
 use stag::rpc::Pools;
 use stag::runtime::ReactorId;
+use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, stable_fsid};
 
 use super::mounts::Mounts;
 use super::plan::Plan;

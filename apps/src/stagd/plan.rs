@@ -3,12 +3,12 @@
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
 use stag::nfs::export::{Export, Medium};
-use stag::nfs::lock::LockConfig;
-use stag::nfs::memory::{HEAP_PER_OBJECT, MemoryStore};
 use stag::nfs::server::LockingConfig;
 use stag::rpc::{
     CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
 };
+use stag::state::LockConfig;
+use stag::stores::memory::{HEAP_PER_OBJECT, MemoryStore};
 
 use super::Settings;
 use super::listen::Listen;

@@ -6,17 +6,17 @@ use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
-use stag::nfs::directory::WriteVerifier;
 use stag::nfs::export::{Export, Medium};
 use stag::nfs::handle::HandleKey;
-use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{
     self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
-use stag::nfs::stores::AnyStore;
 use stag::rpc::Pools;
 use stag::runtime::{Clock, ReactorId, WallClock};
+use stag::stores::AnyStore;
+use stag::stores::directory::WriteVerifier;
+use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 
 use super::directories::Directories;
 use super::plan::Plan;

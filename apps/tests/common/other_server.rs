@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use stag::nfs::export::Export;
-use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag::prelude::*;
 use stag::rpc::{Lookup, Services, Token};
+use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::wire::nfs3::{self, Procedure as Nfs3, Status};
 use stag::wire::xdr::{Overflow, Writer};
 
@@ -89,7 +89,7 @@ fn serve(name: &str, path: &str, rule: Box<Rule>, ready: &AtomicBool, stop: &Ato
         names_max: 10_000,
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
-    let store = MemoryStore::new(&store, payload.clone(), nfs3::Time::default()).unwrap();
+    let store = MemoryStore::new(&store, payload.clone(), stag::vfs::Timestamp::default()).unwrap();
     let export: Export = format!("mem:{path},root_squash=no").parse().unwrap();
     let exports = ExportTable::new(vec![(export, store)], payload).unwrap();
     let time = TimeOfDay::System(stag::runtime::WallClock::new(clock.now()));

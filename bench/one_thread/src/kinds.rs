@@ -3,11 +3,11 @@
 use anyhow::{Context, Result, bail};
 use stag::nfs::client::{FinishedCall, Mnt, Null as NfsNull};
 use stag::nfs::export::Export;
-use stag::nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag::prelude::*;
 use stag::rpc::{CompletedCall, ConnectionId, Home};
 use stag::runtime::WallClock;
+use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::wire::mount3::PathArguments;
 use stag::wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name, ReadArguments,

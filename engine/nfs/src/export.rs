@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use stag_fabric::Peer;
 use stag_wire::mount3::PATH_LEN_MAX;
 
-use crate::caller::{INVALID_ID, UserIdentity};
+use stag_vfs::{INVALID_ID, UserIdentity};
 
 /// The user and the group that stand for unknown ones, unless an export says otherwise: "nobody" on Linux.
 pub const NOBODY: u32 = 65534;
@@ -20,9 +20,9 @@ const PRIVILEGED_PORTS_END: u16 = 1024;
 /// What keeps an export's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Medium {
-    /// Pool memory: [`crate::memory`].
+    /// Pool memory.
     Memory,
-    /// A directory of the machine: [`crate::directory`].
+    /// A directory of the machine.
     Directory,
 }
 
@@ -51,8 +51,8 @@ pub struct Export {
     pub core: Option<u32>,
     /// Objects that it may hold; of a directory, those whose place is remembered.
     pub objects: u32,
-    /// Whether what a Call changed in a directory is on stable storage before it is answered.
-    /// [`crate::directory::DirectoryConfig::sync`] says what not to do so risks.
+    /// Whether what a Call changed in a directory is on stable storage before it is answered: else a crash of the machine may
+    /// take it back.
     pub sync: bool,
     /// Whether only the superuser of a client may speak for it: see [`Export::allows`]. What a Call says of its user can be
     /// trusted as far as its sender.

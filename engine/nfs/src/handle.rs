@@ -8,18 +8,17 @@
 //! The tag is SipHash-2-4 of the other three words, each in little-endian order. std's hasher takes no key and may
 //! change between releases; a handle must stay good.
 //!
-//! A handle of another length is [`Status::BadHandle`]. A wrong tag is [`Status::Stale`]: most likely an earlier run
+//! A handle of another length is [`FsError::BadHandle`]. A wrong tag is [`FsError::Stale`]: most likely an earlier run
 //! sealed the handle with a key that is gone, and clients know how to recover from a stale handle. A handle of a removed
-//! object is the store's [`Status::Stale`]. Handles survive a restart if their key does: [`HandleKey::from_secret`].
+//! object is the store's [`FsError::Stale`]. Handles survive a restart if their key does: [`HandleKey::from_secret`].
 
 use std::cell::Cell;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
 use siphasher::sip::SipHasher24;
-use stag_wire::nfs3::Status;
-
-use crate::store::ObjectId;
+use stag_vfs::FsError;
+use stag_vfs::ObjectId;
 
 /// Length of our handles in bytes.
 pub const HANDLE_LEN: usize = 32;
@@ -76,17 +75,17 @@ impl HandleKey {
     ///
     /// # Errors
     ///
-    /// [`Status::BadHandle`] for what is not [`HANDLE_LEN`] octets long, [`Status::Stale`] for what another key sealed.
-    pub fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), Status> {
+    /// [`FsError::BadHandle`] for what is not [`HANDLE_LEN`] octets long, [`FsError::Stale`] for what another key sealed.
+    pub fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), FsError> {
         let words = words(handle)?;
         self.check(words)?;
         Ok(named(words))
     }
 
     /// Fails unless the last of a handle's words is the tag of the others.
-    fn check(&self, words: Words) -> Result<(), Status> {
+    fn check(&self, words: Words) -> Result<(), FsError> {
         let (fsid, object) = named(words);
-        if words[3] == self.tag(fsid, object) { Ok(()) } else { Err(Status::Stale) }
+        if words[3] == self.tag(fsid, object) { Ok(()) } else { Err(FsError::Stale) }
     }
 }
 
@@ -100,8 +99,8 @@ pub(crate) fn fsid(handle: &[u8]) -> Option<u64> {
 type Words = [u64; HANDLE_LEN / 8];
 
 #[inline]
-fn words(handle: &[u8]) -> Result<Words, Status> {
-    let handle: &[u8; HANDLE_LEN] = handle.try_into().map_err(|_| Status::BadHandle)?;
+fn words(handle: &[u8]) -> Result<Words, FsError> {
+    let handle: &[u8; HANDLE_LEN] = handle.try_into().map_err(|_| FsError::BadHandle)?;
     let mut words = Words::default();
     for (word, octets) in words.iter_mut().zip(handle.as_chunks().0) {
         *word = u64::from_be_bytes(*octets);
@@ -144,7 +143,7 @@ impl VerifiedHandles {
 
     /// As [`HandleKey::open`].
     #[inline]
-    pub(crate) fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), Status> {
+    pub(crate) fn open(&self, handle: &[u8]) -> Result<(u64, ObjectId), FsError> {
         let words = words(handle)?;
         let place = self.place(words);
         let verified = place.get();
@@ -197,7 +196,7 @@ mod tests {
         let object = ObjectId { fileid: 3, generation: 9 };
         let handle = HandleKey::from_secret([7; 16]).seal(1, object);
         assert_eq!(HandleKey::from_secret([7; 16]).open(&handle), Ok((1, object)));
-        assert_eq!(HandleKey::from_secret([8; 16]).open(&handle), Err(Status::Stale));
+        assert_eq!(HandleKey::from_secret([8; 16]).open(&handle), Err(FsError::Stale));
         assert_eq!(format!("{:?}", HandleKey::from_secret([7; 16])), "HandleKey");
     }
 
@@ -211,13 +210,13 @@ mod tests {
             for bit in 0..8 {
                 let mut forged = handle;
                 forged[index] ^= 1 << bit;
-                assert_eq!(key.open(&forged), Err(Status::Stale), "octet {index}, bit {bit}");
+                assert_eq!(key.open(&forged), Err(FsError::Stale), "octet {index}, bit {bit}");
             }
         }
         for len in [0, 8, 31, 33, 64] {
-            assert_eq!(key.open(&[0; 64][..len]), Err(Status::BadHandle), "{len} octets");
+            assert_eq!(key.open(&[0; 64][..len]), Err(FsError::BadHandle), "{len} octets");
         }
-        assert_eq!(HandleKey::new().open(&handle), Err(Status::Stale), "another server's");
+        assert_eq!(HandleKey::new().open(&handle), Err(FsError::Stale), "another server's");
     }
 
     fn handles() -> (VerifiedHandles, [u8; HANDLE_LEN], ObjectId) {
@@ -250,8 +249,8 @@ mod tests {
                 handles.open(&handle).unwrap();
                 let mut forged = handle;
                 forged[index] ^= 1 << bit;
-                assert_eq!(handles.open(&forged), Err(Status::Stale), "octet {index}, bit {bit}");
-                assert_eq!(handles.open(&forged), Err(Status::Stale), "again: octet {index}, bit {bit}");
+                assert_eq!(handles.open(&forged), Err(FsError::Stale), "octet {index}, bit {bit}");
+                assert_eq!(handles.open(&forged), Err(FsError::Stale), "again: octet {index}, bit {bit}");
                 assert!(
                     remembers(&handles, &handle),
                     "a forged handle evicts nothing: octet {index}, bit {bit}"
@@ -260,14 +259,14 @@ mod tests {
         }
         assert_eq!(handles.open(&handle), Ok((7, object)));
         for len in [0, 8, 31, 33, 64] {
-            assert_eq!(handles.open(&[0; 64][..len]), Err(Status::BadHandle), "{len} octets");
+            assert_eq!(handles.open(&[0; 64][..len]), Err(FsError::BadHandle), "{len} octets");
         }
     }
 
     #[test]
     fn an_empty_place_holds_no_handle_that_nobody_sealed() {
         let (handles, ..) = handles();
-        assert_eq!(handles.open(&[0; HANDLE_LEN]), Err(Status::Stale));
+        assert_eq!(handles.open(&[0; HANDLE_LEN]), Err(FsError::Stale));
         let none = ObjectId { fileid: 0, generation: 0 };
         assert_eq!(handles.open(&handles.seal(0, none)), Ok((0, none)));
     }
@@ -290,6 +289,6 @@ mod tests {
         let (handles, handle, _) = handles();
         handles.open(&handle).unwrap();
         let other = VerifiedHandles::new(HandleKey::from_secret([8; 16]));
-        assert_eq!(other.open(&handle), Err(Status::Stale));
+        assert_eq!(other.open(&handle), Err(FsError::Stale));
     }
 }

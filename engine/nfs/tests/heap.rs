@@ -6,13 +6,12 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag_nfs::acl::{Acl, SetLists};
-use stag_nfs::caller::UserIdentity;
-use stag_nfs::lock::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
-use stag_nfs::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
-use stag_nfs::store::{ObjectId, Store, WriteData};
-use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status, Time};
-use stag_wire::nfsacl::{Entry, kind};
+use stag_state::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
+use stag_stores::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::{
+    Acl, AclEntry, CreateMode, FsError, ObjectId, SetLists, Stability, Store, Timestamp, Update,
+    UserIdentity, WriteData, kind,
+};
 
 /// Counts what each thread has of the heap, as glibc hands it out: a word beside each piece, in steps of 16 octets.
 struct Counting;
@@ -45,14 +44,14 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
-const NOW: Time = Time { seconds: 1, nanoseconds: 0 };
+const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 const PAGE: usize = 4096;
 
 /// Objects beside the root.
 const COUNT: u32 = 4095;
 
 /// Makes the object of this number.
-type Make = fn(&mut Lab, u32) -> Result<(), Status>;
+type Make = fn(&mut Lab, u32) -> Result<(), FsError>;
 
 struct Lab {
     store: MemoryStore,
@@ -91,22 +90,22 @@ impl Lab {
         TAKEN.get() - self.before
     }
 
-    fn file(&mut self, directory: ObjectId, name: &str) -> Result<ObjectId, Status> {
-        let how = CreateHow::Guarded(SetAttributes::default());
+    fn file(&mut self, directory: ObjectId, name: &str) -> Result<ObjectId, FsError> {
+        let how = CreateMode::Guarded(Update::default());
         self.store.create(&ROOT, directory, name.as_bytes(), &how, NOW)
     }
 
-    fn directory(&mut self, directory: ObjectId, name: &str) -> Result<ObjectId, Status> {
-        self.store.make_directory(&ROOT, directory, name.as_bytes(), &SetAttributes::default(), NOW)
+    fn directory(&mut self, directory: ObjectId, name: &str) -> Result<ObjectId, FsError> {
+        self.store.make_directory(&ROOT, directory, name.as_bytes(), &Update::default(), NOW)
     }
 
-    fn link(&mut self, name: &str, target: &[u8]) -> Result<ObjectId, Status> {
-        self.store.make_symlink(&ROOT, self.root, name.as_bytes(), target, &SetAttributes::default(), NOW)
+    fn link(&mut self, name: &str, target: &[u8]) -> Result<ObjectId, FsError> {
+        self.store.make_symlink(&ROOT, self.root, name.as_bytes(), target, &Update::default(), NOW)
     }
 
-    fn write(&mut self, file: ObjectId, offset: u64, len: usize) -> Result<(), Status> {
+    fn write(&mut self, file: ObjectId, offset: u64, len: usize) -> Result<(), FsError> {
         let data = vec![7; len];
-        self.store.write(&ROOT, file, offset, WriteData::Inline(&data), Stable::Unstable, NOW).map(drop)
+        self.store.write(&ROOT, file, offset, WriteData::Inline(&data), Stability::Unstable, NOW).map(drop)
     }
 }
 
@@ -175,7 +174,7 @@ fn every_kind_of_object_takes_what_is_said() {
         (0..10_000).for_each(|n| lab.store.link(&ROOT, file, root, format!("{n}").as_bytes(), NOW).unwrap());
     });
     check("access control lists", many, |lab| {
-        let entry = |kind, id, permissions| Entry { kind, id, permissions };
+        let entry = |kind, id, permissions| AclEntry { kind, id, permissions };
         let entries = [
             entry(kind::OWNER, 0, 7),
             entry(kind::USER, 5, 7),
@@ -214,7 +213,7 @@ fn what_ends_takes_nothing() {
     assert!(lab.taken() < allowed, "{} of eight empty directories", lab.taken());
     let file = lab.file(root, "file").unwrap();
     (0..4000).for_each(|chunk| lab.write(file, chunk * 64 * PAGE as u64, 1).unwrap());
-    let set = SetAttributes { size: Some(PAGE as u64 * 63), ..SetAttributes::default() };
+    let set = Update { size: Some(PAGE as u64 * 63), ..Update::default() };
     lab.store.set_attributes(&ROOT, file, &set, None, NOW).unwrap();
     lab.store.remove(&ROOT, root, b"file", NOW).unwrap();
     for number in 0..8 {
@@ -262,7 +261,7 @@ fn a_store_takes_no_more_than_it_may() {
                 Err(status) => break status,
             }
         };
-        assert_eq!(refused, Status::NoSpc, "{what}");
+        assert_eq!(refused, FsError::NoSpace, "{what}");
         assert!(made > 500, "{what}: only {made}");
         assert!(lab.store.heap_used() as i64 <= limit, "{what}: {} of {limit}", lab.store.heap_used());
         assert!(lab.taken() < limit * 105 / 100, "{what}: {} taken of {limit} after {made}", lab.taken());

@@ -13,17 +13,16 @@ use socket2::{Domain, Socket, Type};
 use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag_nfs::caller::UserIdentity;
 use stag_nfs::callout::{CallOutConfig, TcpCallOut};
 use stag_nfs::export::Export;
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{ExportTable, Locking, LockingConfig, TimeOfDay, services_with_locks};
 use stag_nfs::state::{KnownHost, Recovered};
-use stag_nfs::store::Store;
 use stag_rpc::{Engine, EngineConfig, Pools};
 use stag_runtime::{Clock, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::{CreateMode, Store, Timestamp, Update, UserIdentity};
 use stag_wire::mount3::{self, MntReply, PathArguments};
-use stag_wire::nfs3::{self, CreateHow, Handle, LookupArguments, LookupReply, SetAttributes, Time};
+use stag_wire::nfs3::{self, Handle, LookupArguments, LookupReply};
 use stag_wire::nlm4::{self, *};
 use stag_wire::record::Mark;
 use stag_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader, emit_success};
@@ -191,10 +190,10 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
         names_max: 100,
         root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
     };
-    let mut store = MemoryStore::new(&store, pools.payload.clone(), Time::default()).unwrap();
-    let how = CreateHow::Guarded(SetAttributes::default());
+    let mut store = MemoryStore::new(&store, pools.payload.clone(), Timestamp::default()).unwrap();
+    let how = CreateMode::Guarded(Update::default());
     let root = store.root();
-    store.create(&UserIdentity::ROOT, root, b"f", &how, Time::default()).unwrap();
+    store.create(&UserIdentity::ROOT, root, b"f", &how, Timestamp::default()).unwrap();
     let export: Export = "mem:/data".parse().unwrap();
     let exports = ExportTable::new(vec![(export, store)], pools.payload.clone()).unwrap();
 

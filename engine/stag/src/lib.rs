@@ -25,6 +25,9 @@ pub use stag_nfs as nfs;
 pub use stag_proto as proto;
 pub use stag_rpc as rpc;
 pub use stag_runtime as runtime;
+pub use stag_state as state;
+pub use stag_stores as stores;
+pub use stag_vfs as vfs;
 pub use stag_wire as wire;
 
 /// What most programs need.

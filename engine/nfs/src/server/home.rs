@@ -20,7 +20,7 @@ use super::mount::depth;
 use super::{Elsewhere, ExportTable};
 use crate::export::{Export, Medium};
 use crate::handle;
-use crate::store::Store;
+use stag_vfs::Store;
 
 impl<S: Store> ExportTable<S> {
     /// The exports of all reactors: in a group in an order that does not depend on the reactor.
@@ -101,10 +101,10 @@ impl<S: Store> ExportTable<S> {
 mod tests {
     use stag_rpc::{EngineConfig, Memory};
     use stag_runtime::ReactorId;
-    use stag_wire::nfs3::Time;
+    use stag_vfs::Timestamp;
 
     use super::*;
-    use crate::memory::{MemoryConfig, MemoryStore, RootAttributes};
+    use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 
     /// The paths of what a reactor lists that has the files of one export, while another has those of the others. The letter is
     /// the export's number.
@@ -119,7 +119,7 @@ mod tests {
             names_max: 8,
             root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
         };
-        let store = MemoryStore::new(&config, pool.clone(), Time::default()).unwrap();
+        let store = MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap();
         let export = |path: &str| format!("mem:{path}").parse::<Export>().unwrap();
         let reactor = ReactorId::new(1).unwrap();
         let elsewhere =

@@ -5,12 +5,13 @@ use std::cell::Cell;
 use stag_rpc::{Call, Reply};
 use stag_wire::nfs3::{
     Entry, EntryPlus, Failure, Handle, Listing, Name, ReaddirArguments, ReaddirReply, ReaddirplusArguments,
-    Status, Time, Verifier,
+    Status, Verifier,
 };
 use stag_wire::xdr::{Overflow, Writer};
 
+use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
-use crate::store::{ListStart, Listed, Store};
+use stag_vfs::{ListStart, Listed, Store, Timestamp};
 
 /// The most octets of one list.
 const LIST_LEN_MAX: u32 = 1 << 20;
@@ -20,7 +21,7 @@ pub(super) fn readdir<S: Store>(
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) {
     let Some(arguments) = decode::<ReaddirArguments<'_>>(call, reply) else { return };
     let request = Request {
@@ -39,7 +40,7 @@ pub(super) fn readdirplus<S: Store>(
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) {
     let Some(arguments) = decode::<ReaddirplusArguments<'_>>(call, reply) else { return };
     let request = Request {
@@ -68,12 +69,12 @@ fn list<S: Store>(
     asker: &CallContext<'_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) {
     let opened = match exports.open(asker, request.directory) {
         Ok(opened) => opened,
-        Err(status) => {
-            let failed: ReaddirReply<'_> = Err(Failure { status, attributes: None });
+        Err(error) => {
+            let failed: ReaddirReply<'_> = Err(failure(error, None));
             return reply.success(|writer| writer.value(&failed));
         }
     };
@@ -95,20 +96,20 @@ fn encode<S: Store>(
     exports: &ExportTable<S>,
     opened: &ResolvedHandle,
     request: &Request<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Result<bool, Overflow> {
     let mark = writer.mark();
     let attributes = exports.attributes(opened);
     let store = exports.store(opened);
     // Both procedures fail with the same fields.
-    let fail = |writer: &mut Writer<'_>, status| {
+    let fail = |writer: &mut Writer<'_>, status: Status| {
         writer.rewind(mark);
         let failed: ReaddirReply<'_> = Err(Failure { status, attributes });
         writer.value(&failed)
     };
     let verifier = match store.list_verifier(opened.object) {
         Ok(verifier) => verifier,
-        Err(status) => return fail(writer, status).map(|()| false),
+        Err(error) => return fail(writer, words::status(error)).map(|()| false),
     };
     let len_max = request.len_max.min(LIST_LEN_MAX);
     let mut list = Listing::begin(writer, &attributes, verifier, len_max, request.dircount)?;
@@ -120,7 +121,7 @@ fn encode<S: Store>(
     match listed {
         Ok(false) if list.is_empty() => fail(writer, Status::TooSmall)?,
         Ok(eof) => list.finish(eof)?,
-        Err(status) => fail(writer, status)?,
+        Err(error) => fail(writer, words::status(error))?,
     }
     Ok(cut)
 }
@@ -135,7 +136,8 @@ fn push<S: Store>(
     let (fileid, name, cookie) = (entry.object.fileid, Name(entry.name), entry.cookie);
     if plus {
         let handle = exports.seal(opened, entry.object);
-        let attributes = entry.attributes;
+        let fsid = exports.store(opened).fsid();
+        let attributes = entry.attributes.map(|found| words::attributes(&found, fsid));
         // What cannot be reached has no handle: clients look it up, and hear why.
         let handle = attributes.map(|_| Handle(&handle[..]));
         list.push(&EntryPlus { fileid, name, cookie, attributes, handle })

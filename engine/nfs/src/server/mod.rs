@@ -21,6 +21,7 @@ mod nsm;
 mod rpcbind;
 mod transfer;
 mod waiting;
+mod words;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,15 +31,17 @@ use stag_fabric::Peer;
 use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
-use stag_wire::nfs3::{Failure, Handle, PostOpAttributes, ReadReply, Status, Time, WccAttributes, WccData};
+use stag_vfs::{FsError, Timestamp};
+use stag_wire::nfs3::{Handle, PostOpAttributes, ReadReply, WccAttributes, WccData};
 use stag_wire::xdr::{Decode, XdrError};
 
-use crate::caller::UserIdentity;
 use crate::export::Export;
 use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
-use crate::store::{ObjectId, Progress, Store, Ticket};
 use nfs::Answer;
+use stag_vfs::UserIdentity;
+use stag_vfs::{ObjectId, Progress, Store, Ticket};
 use waiting::Waiting;
+use words::{failure, wcc};
 
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
 pub use mount::Mount;
@@ -60,14 +63,13 @@ pub enum TimeOfDay {
 impl TimeOfDay {
     /// The time of day when the reactor's clock stands at `now`.
     #[inline]
-    pub fn at(&mut self, now: Duration) -> Time {
+    pub fn at(&mut self, now: Duration) -> Timestamp {
         let time = match self {
             TimeOfDay::System(clock) => clock.at(now),
             TimeOfDay::Offset(offset) => *offset + now,
         };
-        // RFC 1813's times end in 2106.
-        let seconds = u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
-        Time { seconds, nanoseconds: time.subsec_nanos() }
+        let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
+        Timestamp { seconds, nanoseconds: time.subsec_nanos() }
     }
 }
 
@@ -154,7 +156,7 @@ impl<S: Store> ExportTable<S> {
 
     /// The same exports as one reactor of a group serves them, beside those whose files others have. `locks_at` is the reactor
     /// that keeps the locks on files of directories; those on files in memory are kept where the files are. Files in memory belong to one reactor, and a directory is served by all of them: each
-    /// has a store of it, with the same [`WriteVerifier`](crate::directory::WriteVerifier).
+    /// has a store of it, with the same write verifier.
     ///
     /// # Errors
     ///
@@ -194,22 +196,22 @@ impl<S: Store> ExportTable<S> {
     }
 
     /// The object of a handle, if `asker` may know it.
-    fn open(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, Status> {
+    fn open(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, FsError> {
         let opened = self.find(asker, handle);
         self.refused.set(opened.is_err());
         opened
     }
 
-    fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, Status> {
+    fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, FsError> {
         let (fsid, object) = self.handles.open(handle.0)?;
         let Some(share) = self.shares.iter().position(|(_, store)| store.fsid() == fsid) else {
             // The second handle of a Call whose first one is of a file here.
             let is_elsewhere = self.elsewhere.iter().any(|other| other.fsid == fsid);
-            return Err(if is_elsewhere { Status::XDev } else { Status::Stale });
+            return Err(if is_elsewhere { FsError::CrossDevice } else { FsError::Stale });
         };
         let export = &self.shares[share].0;
         if !asker.is_allowed(export) {
-            return Err(Status::Acces);
+            return Err(FsError::AccessDenied);
         }
         Ok(ResolvedHandle { share, object, caller: export.caller(asker.caller.as_ref()) })
     }
@@ -228,7 +230,7 @@ impl<S: Store> ExportTable<S> {
     fn refuse_for_memory(reply: &mut Reply<'_>) {
         if reply.lacks_memory() {
             reply.forget_results();
-            let failed: ReadReply<'_> = Err(Failure { status: Status::Jukebox, attributes: None });
+            let failed: ReadReply<'_> = Err(failure(FsError::Busy, None));
             failed.send(reply);
         }
     }
@@ -255,15 +257,20 @@ impl<S: Store> ExportTable<S> {
     }
 
     fn attributes(&self, opened: &ResolvedHandle) -> PostOpAttributes {
-        self.store(opened).attributes(opened.object).ok()
+        self.attributes_of(opened, opened.object)
+    }
+
+    fn attributes_of(&self, opened: &ResolvedHandle, object: ObjectId) -> PostOpAttributes {
+        let store = self.store(opened);
+        store.attributes(object).ok().map(|found| words::attributes(&found, store.fsid()))
     }
 
     fn before(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
-        self.store(opened).before(opened.object).map(|attributes| attributes.wcc())
+        self.store(opened).before(opened.object).as_ref().map(wcc)
     }
 
     fn before_transfer(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
-        self.store(opened).before_transfer(opened.object).map(|attributes| attributes.wcc())
+        self.store(opened).before_transfer(opened.object).as_ref().map(wcc)
     }
 
     /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
@@ -271,14 +278,14 @@ impl<S: Store> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, Status>,
-    ) -> (Result<T, Status>, PostOpAttributes) {
+        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, FsError>,
+    ) -> (Result<T, FsError>, PostOpAttributes) {
         match self.open(asker, handle) {
             Ok(opened) => {
                 let result = work(self, &opened);
                 (result, self.attributes(&opened))
             }
-            Err(status) => (Err(status), None),
+            Err(error) => (Err(error), None),
         }
     }
 
@@ -288,18 +295,19 @@ impl<S: Store> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, Status>,
-    ) -> (Result<T, Status>, WccData) {
+        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, FsError>,
+    ) -> (Result<T, FsError>, WccData) {
         match self.open(asker, handle) {
             Ok(opened) => {
                 let before = self.before(&opened);
-                let result = if self.is_read_only(&opened) { Err(Status::RoFs) } else { work(self, &opened) };
+                let result =
+                    if self.is_read_only(&opened) { Err(FsError::ReadOnly) } else { work(self, &opened) };
                 if let Progress::Later(ticket) = self.store_mut(&opened).commit_changes() {
                     self.uncommitted = Some((opened.share, ticket));
                 }
                 (result, WccData { before, after: self.attributes(&opened) })
             }
-            Err(status) => (Err(status), WccData::default()),
+            Err(error) => (Err(error), WccData::default()),
         }
     }
 }
@@ -323,7 +331,9 @@ impl<'a> CallContext<'a> {
     fn of(call: &Call<'a>) -> CallContext<'a> {
         let caller = match &call.caller {
             stag_rpc::Caller::None => None,
-            stag_rpc::Caller::Sys(user) => Some(UserIdentity::of(user)),
+            stag_rpc::Caller::Sys(user) => {
+                Some(UserIdentity::with_groups(user.uid, user.gid, |groups| user.gids.copy_to(groups)))
+            }
         };
         CallContext { peer: call.peer(), caller }
     }

@@ -2,19 +2,20 @@
 //! without a word), and peers could make it grow. DUMP shows an empty one.
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
+use stag_vfs::{FsError, ObjectKind};
 use stag_wire::mount3::{
     self, Flavors, MntOk, MntReply, PATH_LEN_MAX, PathArguments, Procedure, Status, encode_export,
     encode_exports_end,
 };
-use stag_wire::nfs3::{FileType, Handle, Name, Status as NfsStatus};
+use stag_wire::nfs3::{Handle, Name};
 use stag_wire::rpc::flavor;
 
 use super::{CallContext, ExportTable, SharedExports, decode};
 use crate::binding;
-use crate::caller::UserIdentity;
 use crate::export::Export;
 use crate::handle::HANDLE_LEN;
-use crate::store::Store;
+use stag_vfs::Store;
+use stag_vfs::UserIdentity;
 
 /// The service MOUNT version 3.
 pub struct Mount<S> {
@@ -117,8 +118,8 @@ fn find<S: Store>(
     for name in rest {
         object = store.lookup(&UserIdentity::ROOT, object, name).map_err(mount_status)?;
     }
-    match store.attributes(object).map_err(mount_status)?.file_type {
-        FileType::Directory => Ok(exports.handles.seal(store.fsid(), object)),
+    match store.attributes(object).map_err(mount_status)?.kind {
+        ObjectKind::Directory => Ok(exports.handles.seal(store.fsid(), object)),
         _ => Err(Status::NotDir),
     }
 }
@@ -154,15 +155,15 @@ pub(super) fn depth(export: &Export, path: &[u8]) -> usize {
     names(path).and_then(|(names, _)| below(export, &names).map(|_| export.path.len())).unwrap_or(0)
 }
 
-fn mount_status(status: NfsStatus) -> Status {
-    match status {
-        NfsStatus::NoEnt | NfsStatus::Stale => Status::NoEnt,
-        NfsStatus::NotDir => Status::NotDir,
+fn mount_status(error: FsError) -> Status {
+    match error {
+        FsError::NotFound | FsError::Stale => Status::NoEnt,
+        FsError::NotDirectory => Status::NotDir,
         // It is not exported.
-        NfsStatus::Acces | NfsStatus::XDev => Status::Acces,
-        NfsStatus::NameTooLong => Status::NameTooLong,
-        NfsStatus::Inval => Status::Inval,
-        NfsStatus::Io => Status::Io,
+        FsError::AccessDenied | FsError::CrossDevice => Status::Acces,
+        FsError::NameTooLong => Status::NameTooLong,
+        FsError::Invalid => Status::Inval,
+        FsError::Io => Status::Io,
         _ => Status::ServerFault,
     }
 }

@@ -11,7 +11,7 @@ use stag_wire::nfs3::{
     GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply, LookupArguments, LookupOk,
     LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk, PathconfReply,
     PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply, RenameArguments, RenameOk,
-    RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Status, Time, WccData, access,
+    RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Time, WccData, access,
     properties,
 };
 use stag_wire::xdr::Encode;
@@ -19,10 +19,11 @@ use stag_wire::xdr::Encode;
 use super::listing::{readdir, readdirplus};
 use super::transfer::{commit, locate_data, read, readlink, symlink, write};
 use super::waiting::{Changed, Pending, Program};
+use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
-use crate::store::{ObjectId, Special, Store};
+use stag_vfs::{FsError, ObjectId, Special, Store, Timestamp};
 
 /// The most octets that one READ or WRITE moves.
 pub const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -162,7 +163,7 @@ fn dispatch<S: Store>(
     asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Outcome {
     /// Decodes, runs, encodes.
     macro_rules! answer {
@@ -236,7 +237,7 @@ impl<D> Found<D> {
         object: ObjectId,
         directory: D,
     ) -> Found<D> {
-        let attributes = exports.store(opened).attributes(object).ok();
+        let attributes = exports.attributes_of(opened, object);
         Found { handle: exports.seal(opened, object), attributes, directory }
     }
 }
@@ -278,7 +279,7 @@ pub(super) fn make<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     directory: Handle<'_>,
-    work: impl FnOnce(&mut S, &ResolvedHandle) -> Result<ObjectId, Status>,
+    work: impl FnOnce(&mut S, &ResolvedHandle) -> Result<ObjectId, FsError>,
 ) -> Created {
     let (made, wcc) = exports.change(asker, directory, |exports, opened| {
         let object = work(exports.store_mut(opened), opened)?;
@@ -286,7 +287,7 @@ pub(super) fn make<S: Store>(
     });
     match made {
         Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory: wcc }),
-        Err(status) => Err(Failure { status, attributes: wcc }),
+        Err(error) => Err(failure(error, wcc)),
     }
 }
 
@@ -294,13 +295,15 @@ fn getattr<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetattrArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> GetattrReply {
-    let found = exports.open(asker, arguments.object);
-    let attributes = found.and_then(|opened| exports.store(&opened).attributes(opened.object));
-    match attributes {
+    let found = exports.open(asker, arguments.object).and_then(|opened| {
+        let store = exports.store(&opened);
+        store.attributes(opened.object).map(|found| words::attributes(&found, store.fsid()))
+    });
+    match found {
         Ok(attributes) => Ok(GetattrOk { attributes }),
-        Err(status) => Err(Failure { status, attributes: () }),
+        Err(error) => Err(failure(error, ())),
     }
 }
 
@@ -308,20 +311,20 @@ fn setattr<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &SetattrArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> SetattrReply {
     let (done, object) = exports.change(asker, arguments.object, |exports, opened| {
-        let (set, guard) = (&arguments.attributes, arguments.guard);
+        let (set, guard) = (&words::update(&arguments.attributes), arguments.guard.map(words::timestamp));
         exports.store_mut(opened).set_attributes(&opened.caller, opened.object, set, guard, now)
     });
-    done.map(|()| SetattrOk { object }).map_err(|status| Failure { status, attributes: object })
+    done.map(|()| SetattrOk { object }).map_err(|error| failure(error, object))
 }
 
 fn lookup<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LookupArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
     let (found, directory) = exports.with_object(asker, arguments.what.directory, |exports, opened| {
         let name = arguments.what.name.0;
@@ -330,7 +333,7 @@ fn lookup<S: Store>(
     });
     match found {
         Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory }),
-        Err(status) => Err(Failure { status, attributes: directory }),
+        Err(error) => Err(failure(error, directory)),
     }
 }
 
@@ -338,7 +341,7 @@ fn access<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &AccessArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> AccessReply {
     let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         const CHANGES: u32 = access::MODIFY | access::EXTEND | access::DELETE;
@@ -350,7 +353,7 @@ fn access<S: Store>(
     });
     match granted {
         Ok(access) => Ok(AccessOk { attributes, access }),
-        Err(status) => Err(Failure { status, attributes }),
+        Err(error) => Err(failure(error, attributes)),
     }
 }
 
@@ -358,10 +361,16 @@ fn create<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &CreateArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
-        store.create(&opened.caller, opened.object, arguments.place.name.0, &arguments.how, now)
+        store.create(
+            &opened.caller,
+            opened.object,
+            arguments.place.name.0,
+            &words::create_mode(&arguments.how),
+            now,
+        )
     })
 }
 
@@ -369,10 +378,10 @@ fn mkdir<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MkdirArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
-        let (name, set) = (arguments.place.name.0, &arguments.attributes);
+        let (name, set) = (arguments.place.name.0, &words::update(&arguments.attributes));
         store.make_directory(&opened.caller, opened.object, name, set, now)
     })
 }
@@ -381,18 +390,18 @@ fn mknod<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MknodArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Created {
     make(exports, asker, arguments.place.directory, |store, opened| {
         let (special, set) = match &arguments.what {
-            MknodData::Block(set, number) => (Special::Block(*number), set),
-            MknodData::Character(set, number) => (Special::Character(*number), set),
+            MknodData::Block(set, number) => (Special::Block(words::device(*number)), set),
+            MknodData::Character(set, number) => (Special::Character(words::device(*number)), set),
             MknodData::Socket(set) => (Special::Socket, set),
             MknodData::Fifo(set) => (Special::Fifo, set),
-            MknodData::Other(_) => return Err(Status::BadType),
+            MknodData::Other(_) => return Err(FsError::BadKind),
         };
         let name = arguments.place.name.0;
-        store.make_special(&opened.caller, opened.object, name, special, set, now)
+        store.make_special(&opened.caller, opened.object, name, special, &words::update(set), now)
     })
 }
 
@@ -400,26 +409,26 @@ fn remove<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RemoveArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> RemoveReply {
     let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
         let name = arguments.object.name.0;
         exports.store_mut(opened).remove(&opened.caller, opened.object, name, now)
     });
-    done.map(|()| RemoveOk { directory }).map_err(|status| Failure { status, attributes: directory })
+    done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
 }
 
 fn rmdir<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RmdirArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> RemoveReply {
     let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
         let name = arguments.object.name.0;
         exports.store_mut(opened).remove_directory(&opened.caller, opened.object, name, now)
     });
-    done.map(|()| RemoveOk { directory }).map_err(|status| Failure { status, attributes: directory })
+    done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
 }
 
 /// Opens the second object of a procedure that takes two: both must be of one export.
@@ -428,16 +437,16 @@ fn open_beside<S: Store>(
     asker: &CallContext<'_>,
     first: &ResolvedHandle,
     handle: Handle<'_>,
-) -> Result<ResolvedHandle, Status> {
+) -> Result<ResolvedHandle, FsError> {
     let second = exports.open(asker, handle)?;
-    if second.share == first.share { Ok(second) } else { Err(Status::XDev) }
+    if second.share == first.share { Ok(second) } else { Err(FsError::CrossDevice) }
 }
 
 fn rename<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RenameArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> RenameReply {
     // Known before anything changes, also if it is the same directory.
     let target = exports.open(asker, arguments.to.directory);
@@ -450,14 +459,14 @@ fn rename<S: Store>(
     });
     let after = target.ok().and_then(|target| exports.attributes(&target));
     let attributes = RenameOk { from, to: WccData { before, after } };
-    done.map(|()| attributes).map_err(|status| Failure { status, attributes })
+    done.map(|()| attributes).map_err(|error| failure(error, attributes))
 }
 
 fn link<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LinkArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> LinkReply {
     let (done, directory) = exports.change(asker, arguments.link.directory, |exports, opened| {
         let file = open_beside(exports, asker, opened, arguments.file)?;
@@ -466,14 +475,14 @@ fn link<S: Store>(
     });
     let attributes = exports.open(asker, arguments.file).ok().and_then(|file| exports.attributes(&file));
     let attributes = LinkOk { attributes, directory };
-    done.map(|()| attributes).map_err(|status| Failure { status, attributes })
+    done.map(|()| attributes).map_err(|error| failure(error, attributes))
 }
 
 fn fsstat<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsstatArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> FsstatReply {
     let (usage, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
         let store = exports.store(opened);
@@ -490,7 +499,7 @@ fn fsstat<S: Store>(
             files_available: usage.files_free,
             invariant_seconds: 0,
         }),
-        Err(status) => Err(Failure { status, attributes }),
+        Err(error) => Err(failure(error, attributes)),
     }
 }
 
@@ -498,7 +507,7 @@ fn fsinfo<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsinfoArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> FsinfoReply {
     let (limits, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
         let store = exports.store(opened);
@@ -521,7 +530,7 @@ fn fsinfo<S: Store>(
                 | properties::HOMOGENEOUS
                 | properties::CAN_SET_TIME,
         }),
-        Err(status) => Err(Failure { status, attributes }),
+        Err(error) => Err(failure(error, attributes)),
     }
 }
 
@@ -529,7 +538,7 @@ fn pathconf<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &PathconfArguments<'_>,
-    _: Time,
+    _: Timestamp,
 ) -> PathconfReply {
     let (limits, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         let store = exports.store(opened);
@@ -545,7 +554,7 @@ fn pathconf<S: Store>(
             case_insensitive: false,
             case_preserving: true,
         }),
-        Err(status) => Err(Failure { status, attributes }),
+        Err(error) => Err(failure(error, attributes)),
     }
 }
 

@@ -4,16 +4,17 @@
 use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
-use stag_wire::nfs3::{Failure, PostOpAttributes, Status, Time};
+use stag_wire::nfs3::PostOpAttributes;
 use stag_wire::nfsacl::{
     self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
 };
 
 use super::waiting::{Changed, Program};
+use super::words::failure;
 use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
-use crate::acl::{Acl, SetLists};
 use crate::binding;
-use crate::store::Store;
+use stag_vfs::Store;
+use stag_vfs::{Acl, AclEntry, FsError, SetLists, Timestamp};
 
 /// The service NFSACL version 3.
 pub struct Nfsacl<S> {
@@ -101,8 +102,8 @@ impl<S: Store> Service for Nfsacl<S> {
 
 /// Lists in the order of the wire.
 struct Shown {
-    access: Vec<Entry>,
-    default: Vec<Entry>,
+    access: Vec<AclEntry>,
+    default: Vec<AclEntry>,
 }
 
 fn getacl<S: Store>(
@@ -114,7 +115,7 @@ fn getacl<S: Store>(
     let wanted = arguments.mask;
     let (shown, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
         if wanted & !mask::ALL != 0 {
-            return Err(Status::Inval);
+            return Err(FsError::Invalid);
         }
         let store = exports.store(opened);
         let attributes = store.attributes(opened.object)?;
@@ -138,12 +139,12 @@ fn getacl<S: Store>(
             ] {
                 let asked = wanted & (whole | counted) != 0;
                 let entries = if asked { &entries[..] } else { &[] };
-                encode_acl(writer, entries.iter().copied(), wanted & whole == 0)?;
+                encode_acl(writer, entries.iter().map(entry), wanted & whole == 0)?;
             }
             Ok(())
         }),
-        Err(status) => {
-            let results: nfsacl::GetaclReply<'_> = Err(Failure { status, attributes });
+        Err(error) => {
+            let results: nfsacl::GetaclReply<'_> = Err(failure(error, attributes));
             reply.success(|writer| writer.value(&results));
         }
     }
@@ -153,32 +154,38 @@ fn setacl<S: Store>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &SetaclArguments<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> SetaclReply {
     let (done, wcc) = exports.change(asker, arguments.object, |exports, opened| {
         let set = lists(arguments)?;
         exports.store_mut(opened).set_lists(&opened.caller, opened.object, &set, now)
     });
     let attributes: PostOpAttributes = wcc.after;
-    done.map(|()| SetaclOk { attributes }).map_err(|status| Failure { status, attributes })
+    done.map(|()| SetaclOk { attributes }).map_err(|error| failure(error, attributes))
+}
+
+/// An entry in the words of the protocol, which has the same numbers.
+fn entry(&AclEntry { kind, id, permissions }: &AclEntry) -> Entry {
+    Entry { kind, id, permissions }
 }
 
 /// The lists that a SETACL gives.
-fn lists(arguments: &SetaclArguments<'_>) -> Result<SetLists, Status> {
+fn lists(arguments: &SetaclArguments<'_>) -> Result<SetLists, FsError> {
     if arguments.mask & !mask::ALL != 0 {
-        return Err(Status::Inval);
+        return Err(FsError::Invalid);
     }
     let list = |bit, acl: &nfsacl::Acl<'_>| {
         if arguments.mask & bit == 0 {
             return Ok(None);
         }
-        let entries = acl.entries.iter();
+        let entries =
+            acl.entries.iter().map(|Entry { kind, id, permissions }| AclEntry { kind, id, permissions });
         if acl.count as usize != entries.len() {
-            return Err(Status::Inval);
+            return Err(FsError::Invalid);
         }
         // No entries: no list.
         let made = if entries.len() == 0 { None } else { Some(Acl::from_entries(entries)) };
-        made.transpose().map(Some).map_err(|_| Status::Inval)
+        made.transpose().map(Some).map_err(|_| FsError::Invalid)
     };
     let access = list(mask::ACCESS, &arguments.access)?;
     Ok(SetLists { access, default: list(mask::DEFAULT, &arguments.default)? })

@@ -6,7 +6,8 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
-use stag_wire::nfs3::{FileType, Handle, Status as NfsStatus, access};
+use stag_vfs::{FsError, ObjectKind, access};
+use stag_wire::nfs3::Handle;
 use stag_wire::nlm4::{
     self, CancelArguments, FreeAllArguments, Holder, Lock, LockArguments, Object, Procedure, Results,
     ShareArguments, ShareResults, Status, TestArguments, TestResults, Tested, UnlockArguments,
@@ -16,8 +17,8 @@ use stag_wire::xdr::Encode;
 use super::locking::{Client, Ends, Locking, range};
 use super::{CallContext, ExportTable, SharedExports, SharedLocking, decode};
 use crate::callout::arguments as encoded;
-use crate::lock::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
-use crate::store::Store;
+use stag_state::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
+use stag_vfs::Store;
 
 /// The service NLM version 4.
 pub struct Nlm<S> {
@@ -241,7 +242,7 @@ impl<S: Store> Desk<'_, S> {
         let key = FileKey { volume: store.volume(), object: opened.object };
         let Some(exclusive) = exclusive else { return Ok(key) };
         let attributes = store.attributes(opened.object).map_err(status)?;
-        if attributes.file_type != FileType::Regular {
+        if attributes.kind != ObjectKind::Regular {
             return Err(Status::Failed);
         }
         if exclusive && self.exports.takes_no_changes(&opened) {
@@ -284,7 +285,7 @@ impl<S: Store> Desk<'_, S> {
         answer(self, &TestResults { cookie, outcome });
     }
 
-    fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<crate::lock::Held>, Status> {
+    fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<stag_state::Held>, Status> {
         if self.locking.enter_grace(self.now) {
             return Err(Status::DeniedGracePeriod);
         }
@@ -417,10 +418,10 @@ impl<S: Store> Desk<'_, S> {
 }
 
 /// What NLM says when a store fails.
-fn status(status: NfsStatus) -> Status {
-    match status {
-        NfsStatus::Stale | NfsStatus::BadHandle => Status::StaleFh,
-        NfsStatus::RoFs => Status::Rofs,
+fn status(error: FsError) -> Status {
+    match error {
+        FsError::Stale | FsError::BadHandle => Status::StaleFh,
+        FsError::ReadOnly => Status::Rofs,
         _ => Status::Failed,
     }
 }

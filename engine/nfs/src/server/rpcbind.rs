@@ -180,7 +180,8 @@ impl Rpcbind {
                 });
             }
             Some(RpcbindProcedure::Gettime) => {
-                let seconds = self.time.at(call.now()).seconds;
+                // Its times end in 2106.
+                let seconds = u32::try_from(self.time.at(call.now()).seconds).unwrap_or(u32::MAX);
                 reply.success(|writer| writer.u32(seconds));
             }
             Some(RpcbindProcedure::Null) => reply.success(|_| Ok(())),

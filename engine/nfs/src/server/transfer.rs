@@ -4,15 +4,17 @@
 use stag_memory::Shared;
 use stag_rpc::{Call, Placed, Placement, Reply};
 use stag_wire::nfs3::{
-    CommitArguments, CommitOk, CommitReply, Failure, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure,
-    ReadArguments, ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, Status,
-    SymlinkArguments, Time, Verifier, WccData, WriteArguments, WriteOk, WriteReply,
+    CommitArguments, CommitOk, CommitReply, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure, ReadArguments,
+    ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, SymlinkArguments, Verifier,
+    WccData, WriteArguments, WriteOk, WriteReply,
 };
 use stag_wire::xdr::{Item, Reader, XdrError};
 
 use super::nfs::{Answer, Created, TRANSFER_LEN_MAX, make};
+use super::words::{self, failure, stability, stable};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
-use crate::store::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
+use stag_vfs::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
+use stag_vfs::{FsError, Timestamp};
 
 /// The status in front of successful results.
 const NFS3_OK: u32 = 0;
@@ -25,14 +27,14 @@ pub(super) fn read<S: Store>(
     call: &Call<'_>,
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
-    now: Time,
+    now: Timestamp,
 ) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
     let mut count = arguments.count.min(TRANSFER_LEN_MAX);
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
-        Err(status) => {
-            answer_read(reply, Err(status), || None, pieces);
+        Err(error) => {
+            answer_read(reply, Err(error), || None, pieces);
             return None;
         }
     };
@@ -49,10 +51,15 @@ pub(super) fn read<S: Store>(
             reply.expect_results(count);
             return Some((ticket, Transfer { procedure: Procedure::Read, opened }));
         }
-        Err(status) => Err(status),
+        Err(error) => Err(error),
     };
     let store = exports.store(&opened);
-    answer_read(reply, done, || store.after_transfer(opened.object), pieces);
+    answer_read(
+        reply,
+        done,
+        || Some(words::attributes(&store.after_transfer(opened.object)?, store.fsid())),
+        pieces,
+    );
     None
 }
 
@@ -71,14 +78,14 @@ fn cut_read(done: ReadDone, reply: &Reply<'_>, pieces: &mut Vec<Shared>) -> Read
 #[inline(always)]
 fn answer_read(
     reply: &mut Reply<'_>,
-    done: Result<ReadDone, Status>,
+    done: Result<ReadDone, FsError>,
     attributes: impl Fn() -> PostOpAttributes,
     pieces: &mut Vec<Shared>,
 ) {
     let done = match done {
         Ok(done) => done,
-        Err(status) => {
-            let failed: ReadReply<'_> = Err(Failure { status, attributes: attributes() });
+        Err(error) => {
+            let failed: ReadReply<'_> = Err(failure(error, attributes()));
             failed.send(reply);
             return;
         }
@@ -120,7 +127,7 @@ pub(super) fn write<S: Store>(
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
-    now: Time,
+    now: Timestamp,
 ) -> Option<(Ticket, Transfer)> {
     let arguments = decode::<WriteArguments<'_>>(call, reply)?;
     let mut missing = false;
@@ -133,23 +140,23 @@ pub(super) fn write<S: Store>(
     };
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
-        Err(status) => {
+        Err(error) => {
             pieces.clear();
-            answer_write(reply, Err(status), WccData::default());
+            answer_write(reply, Err(error), WccData::default());
             return None;
         }
     };
     let before = exports.before_transfer(&opened);
     let done = if exports.is_read_only(&opened) {
-        Err(Status::RoFs)
+        Err(FsError::ReadOnly)
     } else if arguments.count as usize != arguments.data.0.len() {
-        Err(Status::Inval)
+        Err(FsError::Invalid)
     } else if missing {
         // There was no memory to place it in, because of what else is under way: not for good.
-        Err(Status::Jukebox)
+        Err(FsError::Busy)
     } else {
-        let (offset, stable) = (arguments.offset, arguments.stable);
-        exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stable, now)
+        let (offset, stability) = (arguments.offset, stability(arguments.stable));
+        exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stability, now)
     };
     pieces.clear();
     match done {
@@ -158,29 +165,32 @@ pub(super) fn write<S: Store>(
         }
         Ok(Progress::Done(WriteDone { count, committed })) => {
             let store = exports.store(&opened);
-            let verifier = store.write_verifier();
+            let (verifier, fsid) = (store.write_verifier(), store.fsid());
             // As `WriteOk`, with the attributes written from where they are: they are large to move.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
                 writer.optional(before.as_ref())?;
-                writer.optional(store.after_transfer(opened.object).as_ref())?;
+                let after = store.after_transfer(opened.object);
+                writer.optional(after.map(|found| words::attributes(&found, fsid)).as_ref())?;
                 writer.u32(count)?;
-                writer.value(&committed)?;
+                writer.value(&stable(committed))?;
                 writer.value(&verifier)
             });
         }
-        Err(status) => {
+        Err(error) => {
             let after = exports.attributes(&opened);
-            answer_write(reply, Err(status), WccData { before, after });
+            answer_write(reply, Err(error), WccData { before, after });
         }
     }
     None
 }
 
-fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), Status>, file: WccData) {
+fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), FsError>, file: WccData) {
     let results: WriteReply = match done {
-        Ok((done, verifier)) => Ok(WriteOk { file, count: done.count, committed: done.committed, verifier }),
-        Err(status) => Err(Failure { status, attributes: file }),
+        Ok((done, verifier)) => {
+            Ok(WriteOk { file, count: done.count, committed: stable(done.committed), verifier })
+        }
+        Err(error) => Err(failure(error, file)),
     };
     results.send(reply);
 }
@@ -195,8 +205,8 @@ pub(super) fn commit<S: Store>(
     let arguments = decode::<CommitArguments<'_>>(call, reply)?;
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
-        Err(status) => {
-            answer_commit(reply, Err(status), WccData::default());
+        Err(error) => {
+            answer_commit(reply, Err(error), WccData::default());
             return None;
         }
     };
@@ -208,16 +218,16 @@ pub(super) fn commit<S: Store>(
         Ok(Progress::Later(ticket)) => {
             return Some((ticket, Transfer { procedure: Procedure::Commit, opened }));
         }
-        Err(status) => Err(status),
+        Err(error) => Err(error),
     };
     answer_commit(reply, done, WccData { before, after: exports.attributes(&opened) });
     None
 }
 
-fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, Status>, file: WccData) {
+fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, FsError>, file: WccData) {
     let results: CommitReply = match done {
         Ok(verifier) => Ok(CommitOk { file, verifier }),
-        Err(status) => Err(Failure { status, attributes: file }),
+        Err(error) => Err(failure(error, file)),
     };
     results.send(reply);
 }
@@ -247,16 +257,17 @@ pub(super) fn finish<S: Store>(
     let opened = &pending.opened;
     let done = exports.store_mut(opened).finish(ticket, pieces);
     let store = exports.store_mut(opened);
-    let (verifier, after) = (store.write_verifier(), store.attributes_after(opened.object).ok());
+    let (verifier, fsid) = (store.write_verifier(), store.fsid());
+    let after = store.attributes_after(opened.object).ok().map(|found| words::attributes(&found, fsid));
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after };
     match (pending.procedure, done) {
         (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
         (_, Ok(Finished::Commit)) => answer_commit(reply, Ok(verifier), file),
-        (Procedure::Read, Err(status)) => answer_read(reply, Err(status), || after, pieces),
-        (Procedure::Write, Err(status)) => answer_write(reply, Err(status), file),
-        (_, Err(status)) => answer_commit(reply, Err(status), file),
+        (Procedure::Read, Err(error)) => answer_read(reply, Err(error), || after, pieces),
+        (Procedure::Write, Err(error)) => answer_write(reply, Err(error), file),
+        (_, Err(error)) => answer_commit(reply, Err(error), file),
     }
     pieces.clear();
 }
@@ -311,13 +322,13 @@ pub(super) fn readlink<S: Store>(
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) {
     let Some(arguments) = decode::<ReadlinkArguments<'_>>(call, reply) else { return };
     let opened = match exports.open(asker, arguments.symlink) {
         Ok(opened) => opened,
-        Err(status) => {
-            let failed: ReadlinkReply<'_> = Err(Failure { status, attributes: None });
+        Err(error) => {
+            let failed: ReadlinkReply<'_> = Err(failure(error, None));
             return failed.send(reply);
         }
     };
@@ -326,8 +337,8 @@ pub(super) fn readlink<S: Store>(
     let attributes = exports.attributes(&opened);
     let path = match path {
         Ok(path) => path,
-        Err(status) => {
-            let failed: ReadlinkReply<'_> = Err(Failure { status, attributes });
+        Err(error) => {
+            let failed: ReadlinkReply<'_> = Err(failure(error, attributes));
             return failed.send(reply);
         }
     };
@@ -338,7 +349,7 @@ pub(super) fn readlink<S: Store>(
             let has_room = reply.has_results_room(len);
             let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| has_room) else {
                 reply.forget_results();
-                let failed: ReadlinkReply<'_> = Err(Failure { status: Status::Jukebox, attributes });
+                let failed: ReadlinkReply<'_> = Err(failure(FsError::Busy, attributes));
                 return failed.send(reply);
             };
             buf.copy_from_slice(path);
@@ -356,7 +367,7 @@ pub(super) fn symlink<S: Store>(
     asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
-    now: Time,
+    now: Timestamp,
 ) -> Option<Created> {
     let arguments = decode::<SymlinkArguments<'_>>(call, reply)?;
     let mut buf = [0; STRING_LEN_CAP as usize];
@@ -365,8 +376,8 @@ pub(super) fn symlink<S: Store>(
         Item::Reduced { index, len } => gather(call.placed(index), len, &mut buf),
     };
     Some(make(exports, asker, arguments.place.directory, |store, opened| {
-        let path = path.ok_or(Status::Jukebox)?;
-        let (name, set) = (arguments.place.name.0, &arguments.attributes);
+        let path = path.ok_or(FsError::Busy)?;
+        let (name, set) = (arguments.place.name.0, &words::update(&arguments.attributes));
         store.make_symlink(&opened.caller, opened.object, name, path, set, now)
     }))
 }

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_rpc::{Outcome, Reply, Token};
-use stag_wire::nfs3::{Failure, LinkReply, RemoveReply, RenameReply, SetattrReply, Status};
+use stag_wire::nfs3::{LinkReply, RemoveReply, RenameReply, SetattrReply};
 use stag_wire::nfsacl::SetaclReply;
 
 use super::ExportTable;
 use super::nfs::{Answer, Created};
 use super::transfer::{self, Transfer};
-use crate::store::{Store, Ticket};
+use super::words::failure;
+use stag_vfs::{FsError, Store, Ticket};
 
 /// A service that leaves Calls for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +55,12 @@ pub(super) enum Changed {
 
 impl Changed {
     /// Sends the results, or that they are not to be relied on.
-    fn send(self, committed: Result<(), Status>, reply: &mut Reply<'_>) {
+    fn send(self, committed: Result<(), FsError>, reply: &mut Reply<'_>) {
         /// Of results: those of a failure, with the attributes of the success.
         macro_rules! unless_failed {
             ($results:expr, $ok:pat => $attributes:expr) => {
                 match (committed, $results) {
-                    (Err(status), Ok($ok)) => Err(Failure { status, attributes: $attributes }),
+                    (Err(error), Ok($ok)) => Err(failure(error, $attributes)),
                     (_, results) => results,
                 }
                 .send(reply)

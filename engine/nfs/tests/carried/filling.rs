@@ -1,7 +1,7 @@
 //! Memory for files belongs to the engine that has them, whichever engine their data comes in at.
 
-use stag_nfs::store::Store;
-use stag_nfs::stores::AnyStore;
+use stag_stores::AnyStore;
+use stag_vfs::Store;
 use stag_wire::nfs3::{DirectoryName, Handle, Name, RemoveArguments, Status};
 
 use crate::pair::{PAGE, Pair};

@@ -6,18 +6,19 @@ use stag_fabric::Provider;
 use stag_fabric::sim::{FaultPlan, Random, Sim, Violations, World};
 use stag_nfs::client::{FinishedCall, Mnt, Operation, Target};
 use stag_nfs::export::Export;
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag_rpc::{
     Backoff, CARRIED_CALLS_MAX, CallError, CallRefused, Chunks, ClientPolicy, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, EngineGroup, Memory,
 };
 use stag_runtime::{Poller, ReactorId};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::Timestamp;
 use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, LookupArguments, Name,
     PostOpAttributes, ReadArguments, RemoveArguments, RenameArguments, SetAttributes, SetattrArguments,
-    Stable, Time, WccData, WriteArguments,
+    Stable, WccData, WriteArguments,
 };
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::xdr::{Item, Writer};
@@ -147,7 +148,7 @@ impl Group {
                         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
                     },
                     memory.pools.payload.clone(),
-                    Time::default(),
+                    Timestamp::default(),
                 );
                 let shares = vec![(export(number), store.expect("memory for files"))];
                 let elsewhere = (0..count).filter(|other| *other != number).map(|other| Elsewhere {

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 use stag_disk::{Disk, DiskConfig};
 use stag_fabric::sim::FaultPlan;
 use stag_memory::Buf;
-use stag_nfs::directory::{DirectoryConfig, DirectoryStore};
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
-use stag_nfs::store::{Store, Usage};
-use stag_wire::nfs3::{DirectoryName, Handle, Name, ReaddirplusArguments, RemoveArguments, Status, Time};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::{Store, Timestamp, Usage};
+use stag_wire::nfs3::{DirectoryName, Handle, Name, ReaddirplusArguments, RemoveArguments, Status};
 
 use crate::pair::{PAGE, Pair};
 use crate::transfers::{pattern, read, write};
@@ -149,7 +149,7 @@ fn a_directory_beside_goes_on() {
             names_max: 1000,
             root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
         };
-        MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into()
+        MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap().into()
     });
     fragment(&mut pair);
     let directory = pair.mnt(b"/tmp").unwrap();

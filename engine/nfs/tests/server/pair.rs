@@ -11,20 +11,20 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_nfs::export::Export;
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::{
     Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
     SharedLocking, TimeOfDay, services_with_locks,
 };
 use stag_nfs::state::Recovered;
-use stag_nfs::store::Store;
-use stag_nfs::stores::AnyStore;
 use stag_rpc::{
     CARRIED_CALLS_MAX, CallMesh, CallRefused, Chunks, ConnectionEvent, ConnectionId, Credentials, Engine,
     EngineConfig, Pools,
 };
 use stag_runtime::{Poller, ReactorId};
-use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes, Time};
+use stag_stores::AnyStore;
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::{Store, Timestamp};
+use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes};
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::rpcbind::netid;
 use stag_wire::xdr::Writer;
@@ -169,7 +169,7 @@ impl Pair {
                 names_max: 20_000,
                 root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
             };
-            MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into()
+            MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap().into()
         })
     }
 

@@ -2,10 +2,11 @@
 
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{ListExports, Null};
-use stag_nfs::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::Timestamp;
 use stag_wire::mount3;
 use stag_wire::nfs3::*;
 
@@ -365,7 +366,7 @@ fn who_is_none_is_nobody() {
                 // Where everybody makes what they like.
                 root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
             };
-            MemoryStore::new(&config, pool.clone(), Time::default()).unwrap().into()
+            MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap().into()
         });
         let folder = pair.root.clone();
         for (uid, gid, owners) in [(NONE, NONE, (70, 80)), (NONE, 5, (70, 5)), (5, NONE, (5, 80))] {

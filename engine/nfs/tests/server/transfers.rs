@@ -1,10 +1,10 @@
 //! READ, WRITE, READLINK and SYMLINK, with and without chunks.
 
 use stag_memory::Buf;
-use stag_nfs::memory::MemoryStoreStatistics;
-use stag_nfs::store::Store;
-use stag_nfs::stores::AnyStore;
 use stag_rpc::Chunks;
+use stag_stores::AnyStore;
+use stag_stores::memory::MemoryStoreStatistics;
+use stag_vfs::Store;
 use stag_wire::nfs3::{
     Data, DirectoryName, Handle, Name, Path, ReadArguments, ReadlinkArguments, SetAttributes, Stable, Status,
     SymlinkArguments, WriteArguments,

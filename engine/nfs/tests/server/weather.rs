@@ -2,8 +2,8 @@
 
 use stag_fabric::sim::{FaultPlan, Random, sweep};
 use stag_nfs::client::FinishedCall;
-use stag_nfs::store::Store;
 use stag_rpc::{CallError, Chunks, EngineConfig};
+use stag_vfs::Store;
 use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
 use stag_wire::xdr::Item;
 

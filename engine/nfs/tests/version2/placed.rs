@@ -1,7 +1,7 @@
 //! A WRITE's data lands in pages of the Receive, and those are the file's.
 
-use stag_nfs::memory::MemoryStoreStatistics;
-use stag_nfs::stores::AnyStore;
+use stag_stores::AnyStore;
+use stag_stores::memory::MemoryStoreStatistics;
 
 use crate::pair::{PAGE, Pair};
 use crate::transfers::{pattern, read, write};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use stag_fabric::Peer;
 
-use crate::lock::{HostId, HostSite};
+use stag_state::{HostId, HostSite};
 
 /// Where a host is: names can be made up, this cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

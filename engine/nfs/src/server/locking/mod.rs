@@ -21,12 +21,12 @@ use stag_fabric::Peer;
 use stag_wire::{nlm4, nsm};
 
 use crate::callout::{CallOut, arguments};
-use crate::lock::{Counts, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use crate::state::{Journal, KnownHost, Recovered};
 use hosts::{Host, Hosts, Place, StateNews};
 use link::HostState;
 pub use link::LockingLink;
 use outbox::{End, Grant, Outbox, Way, What};
+use stag_state::{Counts, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
 /// every 30 seconds, whatever becomes of the Call to it.
@@ -54,7 +54,7 @@ pub struct LockingConfig {
 
 impl LockingConfig {
     /// Octets of heap that each of `hosts_max` hosts may take, beside its locks ([`LockConfig::memory_max`]).
-    pub const HOST_LEN: u64 = (Hosts::footprint(nlm4::NAME_LEN_MAX as usize) + crate::lock::HOST_LEN) as u64;
+    pub const HOST_LEN: u64 = (Hosts::footprint(nlm4::NAME_LEN_MAX as usize) + stag_state::HOST_LEN) as u64;
 }
 
 impl Default for LockingConfig {
@@ -421,8 +421,8 @@ mod tests {
 
     use super::*;
     use crate::callout::NoCallOut;
-    use crate::lock::FileKey;
-    use crate::store::ObjectId;
+    use stag_state::FileKey;
+    use stag_vfs::ObjectId;
 
     /// A LOCK of its own, of somebody who calls itself so at this address.
     fn lock(locking: &mut Locking, last: u8, name: &str) -> bool {

@@ -11,9 +11,9 @@ use stag_wire::nsm;
 use stag_wire::xdr::Reader;
 
 use crate::callout::{CallOut, CallOutId, OutCall, arguments};
-use crate::lock::{FileKey, HostId, HostSite, LockRequest, Owner, Range, has_share};
 use crate::server::locking::hosts::Place;
 use crate::state::KnownHost;
+use stag_state::{FileKey, HostId, HostSite, LockRequest, Owner, Range, has_share};
 
 /// Seconds to wait before the first try, the second, and so on; the last holds for all that follow.
 const DELAYS_S: [u64; 7] = [0, 1, 2, 4, 8, 15, 30];
@@ -392,7 +392,7 @@ mod tests {
 
     use super::*;
     use crate::callout::CallOutError;
-    use crate::store::ObjectId;
+    use stag_vfs::ObjectId;
 
     /// Calls that have begun, and answers to give.
     #[derive(Clone, Default)]

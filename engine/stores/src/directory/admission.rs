@@ -1,0 +1,79 @@
+//! Admits or refuses READs and WRITEs: once in a pass, for all that came in it.
+//!
+//! The file is examined after the last of them came and before the first is done. So the result is as true for each as if the
+//! file had been examined for that one alone.
+
+use std::os::fd::AsFd;
+
+use stag_disk::system;
+use stag_vfs::{FsError, Stability, permission};
+
+use super::DirectoryStore;
+use super::object::status;
+use super::permit::without_privileges;
+use super::transfer::Asked;
+
+impl DirectoryStore {
+    /// Admits or refuses the transfers that were asked for: what a file is counts for all of them that are there now. What
+    /// changes names or attributes admits first those that came before it.
+    pub(super) fn admit(&mut self) {
+        while let Some(asked) = self.transfers.next_asked() {
+            let admitted = match asked.write {
+                None => self.admit_read(&asked),
+                Some(stable) => self.admit_write(&asked, stable),
+            };
+            if let Err(status) = admitted {
+                self.transfers.refuse(asked.index, status);
+            }
+        }
+        self.asked.clear();
+    }
+
+    fn admit_read(&mut self, Asked { index: transfer, object, caller, .. }: &Asked) -> Result<(), FsError> {
+        let tree = self.tree.get_mut();
+        let (index, found) = self.asked.find_stat(tree, *object)?;
+        found.must_be_file()?;
+        // An owner reads what it opened before it took the permission from itself, and a program is read to be
+        // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
+        let guarded = found.guarded();
+        let permitted = caller.uid == found.uid
+            || caller.may(&guarded, permission::READ)
+            || caller.may(&guarded, permission::EXECUTE);
+        if !permitted {
+            return Err(FsError::AccessDenied);
+        }
+        let file = tree.reopen(index, false).map_err(status)?;
+        self.transfers.admit_read(*transfer, file, found.size);
+        Ok(())
+    }
+
+    fn admit_write(&mut self, asked: &Asked, stable: Stability) -> Result<(), FsError> {
+        let Asked { index: transfer, object, caller, .. } = asked;
+        let tree = self.tree.get_mut();
+        let (index, found) = self.asked.find_stat(tree, *object)?;
+        found.must_be_file()?;
+        // As in `admit_read`.
+        if caller.uid != found.uid {
+            found.permit(caller, permission::WRITE)?;
+        }
+        if self.transfers.end_if_empty(*transfer) {
+            return Ok(());
+        }
+        let kept = self.unsynced.descriptor(*object);
+        let has_place = kept.is_some() || self.unsynced.has_room();
+        let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
+        // Before the data, as the kernel does: what is in the file must not run as its owner any more.
+        if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
+            system::change_mode(tree.path_fd(index)?.as_fd(), mode).map_err(status)?;
+            self.asked.clear();
+        }
+        // Without a place for its descriptor, data that is lost before COMMIT would go unnoticed.
+        let stable = if has_place || stable != Stability::Unstable { stable } else { Stability::FileSync };
+        self.transfers.admit_write(*transfer, file.clone(), stable);
+        if stable == Stability::Unstable {
+            self.unsynced.begin_write(*object, file);
+        }
+        self.sync_oldest();
+        Ok(())
+    }
+}

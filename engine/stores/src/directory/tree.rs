@@ -1,0 +1,685 @@
+//! The known part of the export's tree, and the descriptors that are open in it.
+//!
+//! ```text
+//!  fileid ─▶ node: id, names: (directory, name)…, descriptor to look, descriptor to read or write
+//!                               └──▶ node … ──▶ root
+//! ```
+//!
+//! A node is used only after its name was seen to lead to it still, and the names of all directories above it, to the
+//! root: so what is moved out of the export is out of reach, even with a handle of it. That is checked again when it
+//! is older than [`Limits::trust`]. Each name is opened by itself, with no symbolic link followed and no mount
+//! crossed, from the descriptor of the directory above: nothing outside can be named.
+//!
+//! Nodes and descriptors are bounded; those that were not used for the longest time go first. A handle
+//! whose node is gone is found again as after a restart ([`super::search`]).
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::rc::Rc;
+use std::time::Duration;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use stag_disk::system;
+use stag_vfs::{FsError, ObjectId, ObjectKind};
+
+use super::object::{
+    Naming, Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status,
+};
+use super::permit::SET_GID;
+use super::recent::Recent;
+use super::search::Search;
+
+/// The deepest directory, and the most names that are looked at to find an object.
+const DEPTH_MAX: usize = 2048;
+
+/// Names that are remembered of one file.
+const NAMES_MAX: usize = 8;
+
+/// A node's place in the table.
+pub(super) type Index = u32;
+
+/// The node of the root.
+pub(super) const ROOT: Index = 0;
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// Nodes.
+    pub(super) objects: usize,
+    /// Descriptors.
+    pub(super) descriptors: usize,
+    /// How long a name is believed that was seen to be right.
+    pub(super) trust: Duration,
+    /// Whether to let the kernel open by file handle, where it does.
+    pub(super) by_handle: bool,
+}
+
+pub(super) struct Tree {
+    nodes: Vec<Option<Node>>,
+    free: Vec<Index>,
+    /// A number is of one object at a time.
+    by_fileid: HashMap<u64, Index>,
+    /// All but the root.
+    recent: Recent,
+    /// Those with descriptors, but for the root.
+    with_descriptors: Recent,
+    descriptors: usize,
+    /// How often a node left the table, or its descriptors were closed.
+    departures: u64,
+    limits: Limits,
+    /// The reactor's time.
+    pub(super) now: Duration,
+    place: Place,
+    naming: Naming,
+    /// Whether the log names an entry of another file system already.
+    has_told_of_others: bool,
+    /// The root, open in the way that the kernel wants to open by file handle.
+    mount: Option<OwnedFd>,
+    pub(super) search: Search,
+    /// For [`Tree::check_chain`]; kept for its capacity.
+    chain: Vec<Index>,
+}
+
+/// An object that is known.
+struct Node {
+    id: ObjectId,
+    kind: ObjectKind,
+    /// A directory has one at most. None: it was moved, and has to be searched for.
+    names: Vec<Name>,
+    /// To look at, and to begin names at.
+    looked: Option<Rc<OwnedFd>>,
+    /// To read or write the data, or to list.
+    opened: Option<Opened>,
+    /// When its names, and those above it, were right.
+    checked: Option<Duration>,
+    /// Names of other nodes that are in it.
+    children: u32,
+}
+
+struct Name {
+    directory: Index,
+    name: Box<[u8]>,
+}
+
+struct Opened {
+    file: Rc<OwnedFd>,
+    writable: bool,
+}
+
+/// Why a node cannot be used.
+pub(super) enum Trouble {
+    /// The name of this one does not lead to it any more.
+    Lost(Index),
+    /// The kernel says so.
+    Error(Errno),
+}
+
+impl From<Errno> for Trouble {
+    fn from(error: Errno) -> Trouble {
+        Trouble::Error(error)
+    }
+}
+
+impl Tree {
+    /// The tree at `path`, to which symbolic links may lead: what it is then, is what is exported.
+    pub(super) fn open(path: &Path, limits: Limits) -> Result<Tree, Errno> {
+        let flags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+        let root = openat(CWD, path, flags, Mode::empty())?;
+        let found = stat(&root)?;
+        let naming = Naming::of(root.as_fd());
+        let id = object_id(root.as_fd(), c"", &found, naming)?;
+        // Who may not list it does not open by handle either.
+        let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+        let mount = limits.by_handle.then(|| open_with(root.as_fd(), b".", flags).ok()).flatten();
+        let node = Node {
+            id,
+            kind: ObjectKind::Directory,
+            names: Vec::new(),
+            looked: Some(Rc::new(root)),
+            opened: None,
+            checked: None,
+            children: 0,
+        };
+        Ok(Tree {
+            nodes: vec![Some(node)],
+            free: Vec::new(),
+            by_fileid: HashMap::from([(id.fileid, ROOT)]),
+            recent: Recent::new(),
+            with_descriptors: Recent::new(),
+            descriptors: 1 + usize::from(mount.is_some()),
+            departures: 0,
+            limits,
+            now: Duration::ZERO,
+            place: found.place(),
+            naming,
+            has_told_of_others: false,
+            mount,
+            search: Search::new(limits.objects),
+            chain: Vec::new(),
+        })
+    }
+
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// What to open file handles with, if the kernel does that for us.
+    pub(super) fn mount(&self) -> Option<BorrowedFd<'_>> {
+        self.mount.as_ref().map(OwnedFd::as_fd)
+    }
+
+    /// The kernel does not.
+    pub(super) fn close_mount(&mut self) {
+        self.descriptors -= usize::from(self.mount.take().is_some());
+    }
+
+    /// A place of a node that was handed out stays valid for as long as this number stays.
+    pub(super) fn departures(&self) -> u64 {
+        self.departures
+    }
+
+    /// Descriptors that are open.
+    pub(super) fn descriptors(&self) -> usize {
+        self.descriptors
+    }
+
+    /// Objects that are known.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len() - self.free.len()
+    }
+
+    fn node(&self, index: Index) -> &Node {
+        self.nodes[index as usize].as_ref().expect("an index is of a node that is there")
+    }
+
+    fn node_mut(&mut self, index: Index) -> &mut Node {
+        self.nodes[index as usize].as_mut().expect("an index is of a node that is there")
+    }
+
+    pub(super) fn id(&self, index: Index) -> ObjectId {
+        self.node(index).id
+    }
+
+    /// The directory above a directory; the root is above itself.
+    pub(super) fn parent(&self, directory: Index) -> Index {
+        self.node(directory).names.first().map_or(ROOT, |name| name.directory)
+    }
+
+    /// Fails if what is in a directory is too deep to be found again.
+    pub(super) fn check_depth(&self, directory: Index) -> Result<(), FsError> {
+        let mut at = directory;
+        for _ in 0..DEPTH_MAX {
+            if at == ROOT {
+                return Ok(());
+            }
+            at = self.parent(at);
+        }
+        Err(FsError::NameTooLong)
+    }
+
+    /// Whether a directory that was just found is the one with this number, or lies in it.
+    pub(super) fn is_within(&self, directory: Index, fileid: u64) -> bool {
+        let mut at = directory;
+        for _ in 0..DEPTH_MAX {
+            if self.id(at).fileid == fileid {
+                return true;
+            }
+            if at == ROOT {
+                return false;
+            }
+            at = self.parent(at);
+        }
+        false
+    }
+
+    /// A name of a node that was just found, and the descriptor of the directory that it is in. AGAIN: that was closed to make room
+    /// for others, while the node itself is trusted; STALE: it has no name.
+    fn name(&self, index: Index) -> Result<(Rc<OwnedFd>, &[u8]), Errno> {
+        let name = self.node(index).names.first().ok_or(Errno::STALE)?;
+        let directory = self.node(name.directory).looked.clone().ok_or(Errno::AGAIN)?;
+        Ok((directory, &name.name))
+    }
+
+    /// The node that is known under a number.
+    pub(super) fn known(&self, fileid: u64) -> Option<Index> {
+        self.by_fileid.get(&fileid).copied()
+    }
+
+    /// The descriptor of a node, to look at it and to begin names at it. The node was just found.
+    pub(super) fn path_fd(&self, index: Index) -> Result<Rc<OwnedFd>, FsError> {
+        self.node(index).looked.clone().ok_or(FsError::Busy)
+    }
+
+    /// Finds an object, wherever it is by now.
+    pub(super) fn find(&mut self, id: ObjectId) -> Result<Index, FsError> {
+        // Each round loses a name that was wrong, so few are needed.
+        for _ in 0..2 * NAMES_MAX {
+            let known = self.known(id.fileid).filter(|index| self.node(*index).id == id);
+            let Some(index) = known else { return self.recover(id) };
+            match self.check_chain(index) {
+                Ok(()) => return Ok(index),
+                Err(Trouble::Error(error)) => return Err(status(error)),
+                Err(Trouble::Lost(lost)) if lost == index => {
+                    if self.is_deleted(index) {
+                        self.remove(index);
+                        return Err(FsError::Stale);
+                    }
+                    return self.recover(id);
+                }
+                Err(Trouble::Lost(lost)) => match self.recover(self.id(lost)) {
+                    Ok(_) => {}
+                    // A directory above it is gone: perhaps it has another name elsewhere.
+                    Err(FsError::Stale) => self.drop_first_name(index, lost),
+                    Err(other) => return Err(other),
+                },
+            }
+        }
+        Err(FsError::Busy)
+    }
+
+    /// Finds an object, and what it is.
+    pub(super) fn find_stat(&mut self, id: ObjectId) -> Result<(Index, Stat), FsError> {
+        let index = self.find(id)?;
+        let found = stat(&*self.path_fd(index)?).map_err(status)?;
+        if found.nlink == 0 {
+            self.remove(index);
+            return Err(FsError::Stale);
+        }
+        Ok((index, found))
+    }
+
+    /// Whether the last name of what is open here is gone.
+    fn is_deleted(&self, index: Index) -> bool {
+        let looked = self.node(index).looked.as_ref();
+        looked.is_some_and(|looked| stat(&**looked).is_ok_and(|found| found.nlink == 0))
+    }
+
+    fn is_trusted(&self, index: Index) -> bool {
+        let node = self.node(index);
+        let fresh = |checked| self.now < self.limits.trust.saturating_add(checked);
+        index == ROOT || node.looked.is_some() && node.checked.is_some_and(fresh)
+    }
+
+    /// Sees that names lead from the root to a node, and opens what is not open.
+    pub(super) fn check_chain(&mut self, index: Index) -> Result<(), Trouble> {
+        let mut chain = std::mem::take(&mut self.chain);
+        let result = self.collect_chain(index, &mut chain).and_then(|()| {
+            // From the top: each is looked up in the one above it.
+            chain.iter().rev().try_for_each(|index| self.check(*index))
+        });
+        // The deepest first, so that those above it stay longer: others need them too.
+        for index in chain.drain(..) {
+            if index != ROOT && self.nodes[index as usize].is_some() {
+                self.recent.touch(index);
+            }
+        }
+        self.chain = chain;
+        if result.is_ok() && index != ROOT {
+            self.recent.touch(index);
+            self.with_descriptors.touch(index);
+        }
+        result
+    }
+
+    /// The nodes that have to be checked, beginning with `index`.
+    fn collect_chain(&mut self, index: Index, chain: &mut Vec<Index>) -> Result<(), Trouble> {
+        let mut at = index;
+        while !self.is_trusted(at) {
+            let Some(name) = self.node(at).names.first() else { return Err(Trouble::Lost(at)) };
+            let directory = name.directory;
+            if chain.len() == DEPTH_MAX {
+                if self.leads_to_root(at) {
+                    return Err(Trouble::Error(Errno::NAMETOOLONG));
+                }
+                // Somebody turned directories over while we looked: names in a circle.
+                self.drop_names(at);
+                return Err(Trouble::Lost(at));
+            }
+            chain.push(at);
+            at = directory;
+        }
+        Ok(())
+    }
+
+    /// Whether the names that are known lead up to the root, however many.
+    fn leads_to_root(&self, index: Index) -> bool {
+        let mut at = index;
+        for _ in 0..self.nodes.len() {
+            if at == ROOT {
+                return true;
+            }
+            let Some(name) = self.node(at).names.first() else { return false };
+            at = name.directory;
+        }
+        false
+    }
+
+    /// Sees that a node's name leads to it. The directory above it was just checked.
+    fn check(&mut self, index: Index) -> Result<(), Trouble> {
+        let node = self.node(index);
+        let (id, looked) = (node.id, node.looked.is_some());
+        let Some(name) = node.names.first() else { return Err(Trouble::Lost(index)) };
+        let above = self.node(name.directory);
+        let checked = if name.directory == ROOT { Some(self.now) } else { above.checked };
+        let Some(directory) = above.looked.clone() else { return Err(Trouble::Error(Errno::AGAIN)) };
+        let opened = if looked {
+            // The open descriptor keeps the number from being used again, so the number tells all.
+            stat_at(directory.as_fd(), &name.name)
+                .map(|found| (found.fileid == id.fileid && found.place() == self.place).then_some(None))
+        } else {
+            self.identify(directory.as_fd(), &name.name)
+                .map(|(opened, found, _)| (found == id).then_some(Some(opened)))
+        };
+        match opened {
+            Ok(Some(opened)) => {
+                if let Some(opened) = opened {
+                    self.set_looked(index, opened);
+                }
+                self.node_mut(index).checked = checked;
+                Ok(())
+            }
+            // Something else has the name, or nothing.
+            Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::STALE) => {
+                self.drop_name(index, 0);
+                if self.node(index).names.is_empty() {
+                    return Err(Trouble::Lost(index));
+                }
+                // Its other names are in other directories: the caller begins again.
+                self.node_mut(index).checked = None;
+                self.check_chain_again(index)
+            }
+            Err(error) => Err(Trouble::Error(error)),
+        }
+    }
+
+    /// Checks a node by another of its names.
+    fn check_chain_again(&mut self, index: Index) -> Result<(), Trouble> {
+        // At most `NAMES_MAX` deep: each time a name is gone.
+        self.check_chain(index)
+    }
+
+    /// Opens a name, and says what it is.
+    fn identify(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, ObjectId, Stat), Errno> {
+        let opened = open_name(directory, name)?;
+        let found = stat(&opened)?;
+        if found.place() != self.place {
+            return Err(Errno::XDEV);
+        }
+        let id = object_id(opened.as_fd(), c"", &found, self.naming)?;
+        Ok((opened, id, found))
+    }
+
+    /// Looks a name up in a directory that was just found.
+    pub(super) fn enter(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), FsError> {
+        self.check_depth(directory)?;
+        let above = self.path_fd(directory)?;
+        let identified = self.identify(above.as_fd(), name);
+        let (opened, id, found) = identified.map_err(|error| {
+            if error == Errno::XDEV && !std::mem::replace(&mut self.has_told_of_others, true) {
+                let name = String::from_utf8_lossy(name);
+                tracing::warn!(
+                    "{name:?} in an exported directory: it belongs to another file system (a mount, a subvolume, or a layer \
+                     of an overlay), which is not exported with it; give it an export of its own"
+                );
+            }
+            status(error)
+        })?;
+        let index = self.note(directory, name, id, found.kind);
+        if self.node(index).looked.is_none() {
+            self.set_looked(index, opened);
+        }
+        let above = self.node(directory).checked;
+        let checked = if directory == ROOT { Some(self.now) } else { above };
+        self.node_mut(index).checked = checked;
+        self.with_descriptors.touch(index);
+        Ok((index, found))
+    }
+
+    /// What a name in a directory is that was just found, noted for later but not opened.
+    pub(super) fn glance(&mut self, directory: Index, name: &[u8]) -> Result<(ObjectId, Stat), Errno> {
+        let above = self.node(directory).looked.clone().ok_or(Errno::AGAIN)?;
+        let found = stat_at(above.as_fd(), name)?;
+        if found.place() != self.place {
+            return Err(Errno::XDEV);
+        }
+        let text = CString::new(name).map_err(|_| Errno::INVAL)?;
+        let id = object_id(above.as_fd(), &text, &found, self.naming)?;
+        self.note(directory, name, id, found.kind);
+        Ok((id, found))
+    }
+
+    /// Remembers that an object has a name.
+    pub(super) fn note(&mut self, directory: Index, name: &[u8], id: ObjectId, kind: ObjectKind) -> Index {
+        let index = match self.known(id.fileid) {
+            Some(ROOT) => return ROOT,
+            // What had the number before is gone. (Names in it are wrong by now, which will be seen.)
+            Some(index) if self.node(index).id != id => {
+                self.drop_names(index);
+                self.close(index);
+                let node = self.node_mut(index);
+                (node.id, node.kind, node.checked) = (id, kind, None);
+                index
+            }
+            Some(index) => index,
+            None => self.add(id, kind),
+        };
+        self.recent.touch(index);
+        let names = &self.node(index).names;
+        if let Some(at) = names.iter().position(|known| known.directory == directory && *known.name == *name)
+        {
+            self.node_mut(index).names.swap(0, at);
+            return index;
+        }
+        if kind == ObjectKind::Directory {
+            self.drop_names(index);
+        } else if names.len() == NAMES_MAX {
+            self.drop_name(index, NAMES_MAX - 1);
+        }
+        // The newest first: it is the likeliest to be right.
+        self.node_mut(index).names.insert(0, Name { directory, name: name.into() });
+        self.node_mut(directory).children += 1;
+        index
+    }
+
+    fn add(&mut self, id: ObjectId, kind: ObjectKind) -> Index {
+        if self.len() >= self.limits.objects {
+            self.evict();
+        }
+        let node =
+            Node { id, kind, names: Vec::new(), looked: None, opened: None, checked: None, children: 0 };
+        let index = match self.free.pop() {
+            Some(index) => {
+                self.nodes[index as usize] = Some(node);
+                index
+            }
+            None => {
+                self.nodes.push(Some(node));
+                (self.nodes.len() - 1) as Index
+            }
+        };
+        self.by_fileid.insert(id.fileid, index);
+        index
+    }
+
+    /// Forgets the node that was not used for the longest time; not a directory that others are in.
+    fn evict(&mut self) {
+        const TRIES: usize = 64;
+        for _ in 0..TRIES {
+            let Some(oldest) = self.recent.oldest() else { return };
+            if self.node(oldest).children == 0 {
+                return self.remove(oldest);
+            }
+            self.recent.touch(oldest);
+        }
+    }
+
+    /// Forgets a node. One that others are in stays, without a name.
+    pub(super) fn remove(&mut self, index: Index) {
+        if index == ROOT {
+            return;
+        }
+        self.drop_names(index);
+        self.close(index);
+        if self.node(index).children > 0 {
+            return;
+        }
+        self.recent.remove(index);
+        if let Some(node) = self.nodes[index as usize].take() {
+            self.by_fileid.remove(&node.id.fileid);
+        }
+        self.free.push(index);
+    }
+
+    /// A name is no longer that of the object with this number, if it is known.
+    pub(super) fn forget_name(&mut self, directory: Index, name: &[u8], fileid: u64, was_last: bool) {
+        let Some(index) = self.known(fileid).filter(|index| *index != ROOT) else { return };
+        let names = &self.node(index).names;
+        let at = names.iter().position(|known| known.directory == directory && *known.name == *name);
+        if let Some(at) = at {
+            self.drop_name(index, at);
+        }
+        if was_last {
+            self.remove(index);
+        }
+    }
+
+    fn drop_name(&mut self, index: Index, at: usize) {
+        let name = self.node_mut(index).names.remove(at);
+        self.node_mut(name.directory).children -= 1;
+    }
+
+    fn drop_names(&mut self, index: Index) {
+        while !self.node(index).names.is_empty() {
+            self.drop_name(index, 0);
+        }
+    }
+
+    /// Drops the first name of the node above which `lost` stands, on the way up from `index`.
+    fn drop_first_name(&mut self, index: Index, lost: Index) {
+        let mut at = index;
+        for _ in 0..DEPTH_MAX {
+            let Some(above) = self.node(at).names.first().map(|name| name.directory) else { return };
+            if above == lost {
+                return self.drop_name(at, 0);
+            }
+            at = above;
+        }
+    }
+
+    fn set_looked(&mut self, index: Index, opened: OwnedFd) {
+        if self.node_mut(index).looked.replace(Rc::new(opened)).is_none() {
+            self.descriptors += 1;
+        }
+        self.with_descriptors.touch(index);
+        self.close_oldest();
+    }
+
+    /// Keeps within the limit, but keeps the last that was touched.
+    fn close_oldest(&mut self) {
+        while self.descriptors > self.limits.descriptors && self.with_descriptors.len() > 1 {
+            let Some(oldest) = self.with_descriptors.oldest() else { return };
+            self.close(oldest);
+        }
+    }
+
+    /// Closes the descriptors of a node. What is under way keeps its own reference.
+    fn close(&mut self, index: Index) {
+        self.departures += 1;
+        let node = self.node_mut(index);
+        let mut count = usize::from(node.opened.take().is_some());
+        // The root stays open: everything begins at it.
+        if index != ROOT {
+            count += usize::from(node.looked.take().is_some());
+        }
+        node.checked = None;
+        self.descriptors -= count;
+        self.with_descriptors.remove(index);
+    }
+
+    /// A descriptor of a file or directory that was just found, to read it, or also to write if it is a file and
+    /// `writable`.
+    pub(super) fn reopen(&mut self, index: Index, writable: bool) -> Result<Rc<OwnedFd>, Errno> {
+        let node = self.node(index);
+        if let Some(opened) = node.opened.as_ref().filter(|opened| opened.writable || !writable) {
+            let file = opened.file.clone();
+            self.with_descriptors.touch(index);
+            return Ok(file);
+        }
+        let looked = node.looked.clone().ok_or(Errno::AGAIN)?;
+        let (file, writable) = match node.kind {
+            ObjectKind::Directory => {
+                let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
+                (open_with(looked.as_fd(), b".", flags)?, false)
+            }
+            ObjectKind::Regular => (self.open_file(index, &looked, writable)?, writable),
+            _ => return Err(Errno::INVAL),
+        };
+        Ok(self.keep_opened(index, file, writable))
+    }
+
+    /// Keeps a descriptor for reading or writing.
+    pub(super) fn keep_opened(&mut self, index: Index, file: OwnedFd, writable: bool) -> Rc<OwnedFd> {
+        let file = Rc::new(file);
+        let opened = Opened { file: file.clone(), writable };
+        if self.node_mut(index).opened.replace(opened).is_none() {
+            self.descriptors += 1;
+        }
+        self.with_descriptors.touch(index);
+        self.close_oldest();
+        file
+    }
+
+    /// Opens a file to read, or also to write if `writable`. (Not to write what is only read: the kernel runs no
+    /// program that somebody may write.)
+    fn open_file(&self, index: Index, looked: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
+        let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
+        let open = || match open_again(looked.as_fd(), flags) {
+            Err(Errno::NOENT) => self.open_by_name(index, flags),
+            opened => opened,
+        };
+        match open() {
+            Err(Errno::ACCESS) => open_as_owner(looked, open),
+            opened => opened,
+        }
+    }
+
+    /// Opens a file by its name.
+    fn open_by_name(&self, index: Index, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let (directory, name) = self.name(index)?;
+        let file = open_with(directory.as_fd(), name, flags)?;
+        let found = stat(&file)?;
+        // Somebody may have moved another file there since the name was checked.
+        if found.fileid != self.id(index).fileid || found.place() != self.place {
+            return Err(Errno::AGAIN);
+        }
+        Ok(file)
+    }
+}
+
+/// Opens a file that its mode forbids its owner to open: who opened it before it took the permission from itself may
+/// go on, and an NFS server cannot see an open file (RFC 1813 section 4.4). If we are not the owner, it stays
+/// forbidden.
+///
+/// Only a server that is not root comes here, for a file of its own. The kernel has no other way for it: for a
+/// moment the mode lets the owner read and write, and the change time becomes now. If the process dies in that moment, the
+/// mode stays so.
+fn open_as_owner(looked: &OwnedFd, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    let before = stat(looked)?;
+    // The kernel would take the bit away, and not let us give it back.
+    if before.mode & SET_GID != 0 && !has_group(before.gid) {
+        return Err(Errno::ACCESS);
+    }
+    system::change_mode(looked.as_fd(), before.mode | 0o600).map_err(|_| Errno::ACCESS)?;
+    let opened = open();
+    system::change_mode(looked.as_fd(), before.mode)?;
+    opened
+}
+
+/// Whether this process belongs to a group.
+fn has_group(gid: u32) -> bool {
+    let groups = rustix::process::getgroups().unwrap_or_default();
+    rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid)
+}
