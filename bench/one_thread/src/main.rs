@@ -15,6 +15,8 @@
 //!
 //! `KIND+second`: both ends speak version 2, with data in the messages.
 //!
+//! `KIND+both`: the server has called the client on the same connection before (RFC 8167).
+//!
 //! IDLE more connections carry no Call: their cost for a pass shows against a run without. READ and WRITE are of LENGTH octets
 //! (4096).
 //!
@@ -136,6 +138,28 @@ impl<P: Provider, S: Services> Ends<P, S> {
         }
     }
 
+    /// Lets the server call the client, which serves nothing and says so, on the connection.
+    fn call_back(&mut self) -> Result<()> {
+        let gauge = self.server.credit_gauges().next();
+        let connection = gauge.context("a connection at the server")?.connection;
+        let null = Request {
+            program: 1,
+            version: 1,
+            procedure: 0,
+            credentials: Credentials::None,
+            results_len_max: 0,
+            timeout: Duration::from_secs(1),
+            user: 0,
+            reply_mode: ReplyMode::Chunk,
+            retransmit: false,
+        };
+        self.server.call_back(connection, &null, |_| Ok(()))?;
+        while self.server.completed().is_none() {
+            self.pass();
+        }
+        Ok(())
+    }
+
     /// A pass of each end that begins no Call.
     fn pass(&mut self) {
         self.now += Duration::from_micros(1);
@@ -165,6 +189,7 @@ struct Load {
     pause: Duration,
     is_carried: bool,
     is_version2: bool,
+    goes_both_ways: bool,
     idle: u32,
 }
 
@@ -187,7 +212,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -201,6 +226,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         idle: 0,
         is_carried: words.get(3).is_some_and(|kind| kind.ends_with("+carried")),
         is_version2: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
+        goes_both_ways: words.get(3).is_some_and(|kind| kind.ends_with("+both")),
     };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections, so that no connection waits for a slot.
@@ -244,8 +270,15 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
         true => (ProtocolChoice::Auto, PlacementChoice::Send),
         false => (ProtocolChoice::One, PlacementChoice::Auto),
     };
-    let config =
-        EngineConfig { connections_max, receives_max, protocol, placement, ..EngineConfig::default() };
+    let reverse_credits = if load.goes_both_ways { 4 } else { 0 };
+    let config = EngineConfig {
+        connections_max,
+        receives_max,
+        protocol,
+        placement,
+        reverse_credits,
+        ..EngineConfig::default()
+    };
     let mut memory = [
         Memory::new(&config, PAYLOAD_LEN)?,
         Memory::new(&config, PAYLOAD_LEN)?,
@@ -283,6 +316,9 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     }
     let mut ends = Ends { client, server, home, connection, now: clock.now() };
     kind.prepare(&mut ends)?;
+    if load.goes_both_ways {
+        ends.call_back()?;
+    }
 
     let Load { count, depth, pause, .. } = load;
     let (mut begun, mut ended, mut passes) = (0, 0, 0);

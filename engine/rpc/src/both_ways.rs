@@ -8,6 +8,8 @@
 //! grants. Only a peer that sends a message without being entitled can take a Receive of the other half. It is cut off when a
 //! half has none left.
 //!
+//! Where messages are shown as they arrive, the msg_type and the handle that a message invalidates say as much ([`crate::in_place`]).
+//!
 //! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client can
 //! make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that recognises it calls again.
 
@@ -81,7 +83,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
             return Err(CallRefused::NotConnected);
         }
         self.core.ready.wake(found);
-        found.is_special = true;
         let config = &self.core.config;
         let calling = found
             .calling
@@ -101,7 +102,6 @@ impl Connection {
         // 8167-4.1-d: the peer has one credit before it hears of any.
         let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);
         self.serving = Some(serving);
-        self.is_special = true;
         if !is_posted {
             self.close(core, CloseReason::CannotReply);
         }

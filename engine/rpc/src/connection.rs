@@ -55,7 +55,7 @@ pub(crate) struct Connection {
     /// When a graceful stop began.
     stopping: Option<Duration>,
     closing: bool,
-    /// True while the connection is ending, has both halves, or speaks version 2; messages then need routing.
+    /// True while the connection is ending, or speaks version 2: messages then take the general way.
     pub(crate) is_special: bool,
     pub(crate) listed: Listed,
 }
@@ -98,7 +98,7 @@ impl Connection {
         let result = if self.serving.is_some() {
             // Inside: a connection with the client half alone pays nothing for it.
             let (mut is_reply, mut message) = (false, message);
-            if self.is_special || invalidated.is_some() {
+            if self.is_special || self.calling.is_some() || invalidated.is_some() {
                 if self.serving.as_ref().is_some_and(|serving| serving.version2.is_some()) {
                     if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed)
                     {

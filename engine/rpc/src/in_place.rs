@@ -35,6 +35,9 @@ use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
 use crate::state::{Core, EngineState};
 
+/// The msg_type of a Reply.
+const REPLY: [u8; 4] = 1_u32.to_be_bytes();
+
 /// A Call whose handler ran in place, and that goes on in the general way.
 #[derive(Debug)]
 pub(crate) struct Begun {
@@ -99,8 +102,7 @@ impl<S: Services, const IS_MEMBER: bool> TakeShown for Taker<'_, S, IS_MEMBER> {
 }
 
 impl Connection {
-    /// Whether messages take the general way. Where Calls go both ways that tells them from Replies: here it would make all
-    /// others dearer.
+    /// Whether messages take the general way.
     #[inline(always)]
     fn takes_nothing(&self, state: &EngineState) -> bool {
         self.is_special || state.stopping
@@ -118,6 +120,13 @@ impl Connection {
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
+            // Only where Calls go both ways a Reply comes to a server.
+            if is_reply(message.stream)
+                && let Some(calling) = &mut self.calling
+            {
+                let is_done = calling.complete_plain(state, message.credits, message.stream);
+                return if is_done { Taken::Done } else { Taken::No };
+            }
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
             let taken = serving.answer_plain::<S, IS_MEMBER>(state, services, from, message);
             if IS_MEMBER && taken == Taken::Done {
@@ -142,7 +151,11 @@ impl Connection {
         if self.takes_nothing(state) {
             return Taken::No;
         }
-        if let Some(serving) = &mut self.serving {
+        // Where Calls go both ways, one that invalidates memory is a Reply: Calls have no handle to invalidate.
+        let is_reply = message.invalidated.is_some() && self.calling.is_some();
+        if let Some(serving) = &mut self.serving
+            && !is_reply
+        {
             let from = Caller { id: self.id, peer: self.peer.as_ref() };
             let mut is_carried = false;
             let taken = serving.answer_whole(state, services, from, message, &mut is_carried);
@@ -174,6 +187,12 @@ impl Connection {
         let Some(calling) = &mut self.calling else { return Taken::No };
         if calling.complete_lone(state, message.octets) { Taken::Done } else { Taken::No }
     }
+}
+
+/// Whether an RPC message is a Reply, by its msg_type (RFC 5531 section 9).
+#[inline(always)]
+fn is_reply(stream: &[u8]) -> bool {
+    stream.get(4..8).is_some_and(|kind| kind == REPLY)
 }
 
 impl Calling {

@@ -262,6 +262,7 @@ impl Sim {
         let Completed::Receive { buf, .. } = completion.completed else { unreachable!("it was one above") };
         let mut state = self.world.0.borrow_mut();
         state.trace.words(&[23, self.device as u64, completion.id]);
+        state.taken_in_place += 1;
         let found = own(&mut state, self.device).queue_pair_mut(queue_pair).expect("it is established");
         found.receives_used += 1;
         found.receives.push_front(Receive { id: completion.id, buf, targets: None });

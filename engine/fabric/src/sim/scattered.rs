@@ -56,6 +56,7 @@ impl Sim {
         buf.set_len(head_len);
         let mut state = self.world.0.borrow_mut();
         state.trace.words(&[23, self.device as u64, completion.id]);
+        state.taken_in_place += 1;
         let found = own(&mut state, self.device).queue_pair_mut(queue_pair).expect("it is established");
         let targets = found.filled.pop_front().map(|(targets, _)| targets);
         found.receives_used += 1;

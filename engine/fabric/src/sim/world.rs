@@ -60,6 +60,7 @@ impl World {
             agenda: BTreeMap::new(),
             next_number: 0,
             steps: 0,
+            taken_in_place: 0,
             trace: Trace::new(),
             violations: Violations::default(),
             devices: Vec::new(),
@@ -151,6 +152,12 @@ impl World {
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.0.borrow().steps
+    }
+
+    /// Messages so far that were handled where they arrived ([`poll_in_place`](crate::Provider::poll_in_place)).
+    #[must_use]
+    pub fn taken_in_place(&self) -> u64 {
+        self.0.borrow().taken_in_place
     }
 
     /// Rules that were broken so far.
@@ -275,6 +282,7 @@ pub(super) struct State {
     agenda: BTreeMap<(Duration, u64), Happening>,
     next_number: u64,
     steps: u64,
+    pub(super) taken_in_place: u64,
     pub(super) trace: Trace,
     pub(super) violations: Violations,
     /// `None`: dropped.

@@ -42,6 +42,23 @@ fn messages_in_place_and_not_go_both_ways() {
 }
 
 #[test]
+fn where_calls_go_both_ways_each_message_is_still_handled_where_it_arrived() {
+    let plan = FaultPlan { in_place: Odds::ALWAYS, ..FaultPlan::default() };
+    let mut ends = Ends::with(plan, config(), config(), ClientPolicy::default());
+    // Grants grow the general way, while Receives are posted.
+    for _ in 0..200 {
+        BOTH.into_iter().for_each(|side| ends.check(side));
+    }
+    let before = ends.world.taken_in_place();
+    for _ in 0..100 {
+        BOTH.into_iter().for_each(|side| ends.check(side));
+    }
+    // A Call and a Reply for each side.
+    assert_eq!(ends.world.taken_in_place() - before, 400);
+    ends.close();
+}
+
+#[test]
 fn credits_of_the_directions_are_apart() {
     // 8167-4.1-a, 8167-4.1-d, 8167-4.1-e: each direction starts with one, and has a grant of its own.
     let mut ends = Ends::new();
