@@ -10,6 +10,7 @@ use crate::client::keepalive::Liveness;
 use crate::engine::{Engine, find};
 use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
 use crate::service::Services;
+use crate::state::Pass;
 
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 const SCAN_INTERVAL: Duration = Duration::from_millis(10);
@@ -30,23 +31,25 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Goes on with what waits on the connections, and says how much of it went on.
     #[inline(never)]
     pub(crate) fn flush(&mut self) -> usize {
+        let Engine { core, services, connections, .. } = self;
+        let pass = &mut Pass { core, services };
         let mut count = 0;
-        let mut touched = self.core.ready.take_touched(&mut self.connections);
+        let mut touched = pass.core.ready.take_touched(connections);
         // Another one first in each pass, so that each connection in turn is the first to get free memory.
-        let first = self.core.pass as usize % touched.len().max(1);
+        let first = pass.core.pass as usize % touched.len().max(1);
         let (rest, first) = touched.split_at(first);
         for &index in first.iter().chain(rest) {
-            if let Some(Some(found)) = self.connections.get_mut(index as usize) {
-                count += found.flush(&mut self.core, &mut self.services);
+            if let Some(Some(found)) = connections.get_mut(index as usize) {
+                count += found.flush(pass);
             }
         }
         touched.retain(|&index| {
-            let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
+            let Some(Some(found)) = connections.get_mut(index as usize) else { return false };
             found.listed.is_touched = found.has_waiting();
             found.listed.is_touched
         });
-        debug_assert!(self.core.ready.touched.is_empty(), "a flush touches no other connection");
-        self.core.ready.touched = touched;
+        debug_assert!(pass.core.ready.touched.is_empty(), "a flush touches no other connection");
+        pass.core.ready.touched = touched;
         count
     }
 

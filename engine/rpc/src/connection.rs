@@ -21,7 +21,7 @@ use crate::ready::Listed;
 use crate::server::client_log::{ClientName, Service};
 use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::state::Core;
+use crate::state::{Core, Link, Pass};
 
 /// A Read that is done.
 #[derive(Debug)]
@@ -89,8 +89,7 @@ impl Connection {
     #[inline]
     pub(crate) fn receive<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         message: Buf,
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
@@ -100,41 +99,39 @@ impl Connection {
             let (mut is_reply, mut message) = (false, message);
             if self.is_special || self.calling.is_some() || invalidated.is_some() {
                 if self.serving.as_ref().is_some_and(|serving| serving.version2.is_some()) {
-                    if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed)
-                    {
-                        self.close(core, reason);
+                    if let Err(reason) = self.receive_version2(pass, message, invalidated, exposed) {
+                        self.close(pass.core, reason);
                     }
                     return;
                 }
-                match self.take_done(core, message, invalidated) {
+                match self.take_done(pass.core, message, invalidated) {
                     Some(other) => message = other,
                     None => return,
                 }
-                match self.direct(core, &message, invalidated, exposed) {
+                match self.direct(pass.core, &message, invalidated, exposed) {
                     Some(Half::Serving) => {}
                     Some(Half::Calling) => is_reply = true,
                     None => return,
                 }
             }
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
             match &mut self.serving {
-                Some(serving) if !is_reply => {
-                    serving.receive(core, services, self.id, self.peer.as_ref(), message)
-                }
-                _ => self.receive_reply(core, message, invalidated, exposed),
+                Some(serving) if !is_reply => serving.receive(pass, link, message),
+                _ => self.receive_reply(pass.core, message, invalidated, exposed),
             }
         } else if let Some(calling) = &mut self.calling {
             if self.is_special && calling.version2.is_some() {
-                if let Err(reason) = self.receive_version2(core, services, message, invalidated, exposed) {
-                    self.close(core, reason);
+                if let Err(reason) = self.receive_version2(pass, message, invalidated, exposed) {
+                    self.close(pass.core, reason);
                 }
                 return;
             }
-            calling.receive(core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
+            calling.receive(pass.core, self.id, message, invalidated, exposed).map_err(CloseReason::Violation)
         } else {
             Err(fault("a message for a connection without a client's or a server's half"))
         };
         if let Err(reason) = result {
-            self.close(core, reason);
+            self.close(pass.core, reason);
         }
     }
 
@@ -159,17 +156,19 @@ impl Connection {
     /// An RDMA Read is done.
     pub(crate) fn read_done<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         read: FinishedRead,
     ) {
+        let link = Link { id: self.id, peer: self.peer.as_ref() };
         let done = match (&mut self.calling, &mut self.serving) {
-            (Some(calling), _) if read.request & PULL_READ != 0 => calling.pull_done(core, self.id, read),
-            (_, Some(serving)) => serving.read_done(core, services, self.id, self.peer.as_ref(), read),
+            (Some(calling), _) if read.request & PULL_READ != 0 => {
+                calling.pull_done(pass.core, self.id, read)
+            }
+            (_, Some(serving)) => serving.read_done(pass, link, read),
             _ => Err(fault("a Read is done on a connection that reads nothing")),
         };
         if let Err(reason) = done {
-            self.close(core, reason);
+            self.close(pass.core, reason);
         }
     }
 
@@ -281,27 +280,28 @@ impl Connection {
 
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.
     #[inline]
-    pub(crate) fn flush<P: Provider, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+    pub(crate) fn flush<P: Provider, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>) -> usize {
         let resumed = match &mut self.calling {
             // There is nothing to send on while the next connection is set up, or this one ends.
             Some(calling) if self.established && !self.closing && calling.has_waiting() => {
-                calling.resume(core, self.id)
+                calling.resume(pass.core, self.id)
             }
             _ => 0,
         };
         let Some(serving) = &mut self.serving else { return resumed };
         if serving.has_waiting() {
-            return match serving.flush(core, services, self.id, self.peer.as_ref()) {
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
+            return match serving.flush(pass, link) {
                 Ok(count) => resumed + count,
                 Err(reason) => {
-                    self.close(core, reason);
+                    self.close(pass.core, reason);
                     resumed
                 }
             };
         }
         let Some(since) = self.stopping else { return resumed };
-        if !self.closing && serving.is_idle() && core.now >= since + LINGER {
-            self.disconnect(core);
+        if !self.closing && serving.is_idle() && pass.core.now >= since + LINGER {
+            self.disconnect(pass.core);
             return resumed + 1;
         }
         resumed

@@ -33,7 +33,7 @@ use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Pass};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
 
@@ -618,12 +618,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     // Flushed: the buffer goes back to its pool.
                     found.receive_flushed(&mut self.core);
                 } else {
-                    found.receive(&mut self.core, &mut self.services, buf, invalidated, exposed);
+                    let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
+                    found.receive(pass, buf, invalidated, exposed);
                 }
             }
             Completed::Read(buf) => {
                 let read = FinishedRead { request: completion.id, buf, result: completion.result };
-                found.read_done(&mut self.core, &mut self.services, read);
+                let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
+                found.read_done(pass, read);
             }
             Completed::Fence { handle, exposed } => found.fenced(&mut self.core, handle, exposed),
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
@@ -694,7 +696,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             self.place_stranger(stranger);
         }
         if let Some(streams) = &mut self.streams {
-            events += streams.poll(&mut self.core, &mut self.services);
+            events += streams.poll(&mut Pass { core: &mut self.core, services: &mut self.services });
         }
         if now >= self.next_scan {
             self.scan();

@@ -67,6 +67,7 @@ mod tests {
     use crate::server::duplicates::{Asked, Known};
     use crate::service::dispatch::ReplyPolicy;
     use crate::service::{Procedure, Repeat, Token};
+    use crate::state::{Link, Pass};
 
     /// A client and a server, connected, and what the client was told.
     struct Pair {
@@ -160,7 +161,8 @@ mod tests {
             let found = find(&mut engine.connections, id).expect("it is connected");
             let serving = found.serving.as_mut().expect("a server's");
             let read = FinishedRead { request, buf, result: Ok(()) };
-            let done = tolerated(|| serving.read_done(&mut engine.core, &mut (), id, None, read));
+            let pass = &mut Pass { core: &mut engine.core, services: &mut () };
+            let done = tolerated(|| serving.read_done(pass, Link { id, peer: None }, read));
             let reason = done.expect_err("no Call is there");
             assert_eq!(reason, CloseReason::Fault("a Read is done for a Call that is in no slot"));
             found.close(&mut engine.core, reason);

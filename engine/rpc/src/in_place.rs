@@ -7,7 +7,7 @@
 //! left it.
 
 use stag_fabric::{
-    Handle, MemoryInReach, Peer, PlainMessage, Provider, RemoteSegment, ScatteredMessage, TakeShown, Taken,
+    Handle, MemoryInReach, PlainMessage, Provider, RemoteSegment, ScatteredMessage, TakeShown, Taken,
     WholeMessage,
 };
 use stag_memory::Buf;
@@ -16,7 +16,6 @@ use stag_wire::rpc::{NullCall, emit_success, take_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
-use crate::ConnectionId;
 use crate::client::calling::{self, Calling, ReplyMessage};
 use crate::client::making::Making;
 use crate::client::{Chunks, Results};
@@ -33,7 +32,7 @@ use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit_new, destination, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
 use crate::service::{Lookup, Repeat, Services};
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Link, Pass};
 
 /// The msg_type of a Reply.
 const REPLY: [u8; 4] = 1_u32.to_be_bytes();
@@ -59,7 +58,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
         let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker::<S, false> { state, services, connections };
+        let mut taker = Taker::<S, false> { pass: Pass { core: state, services }, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
 
@@ -69,15 +68,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
         let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker::<S, true> { state, services, connections };
+        let mut taker = Taker::<S, true> { pass: Pass { core: state, services }, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
 }
 
 /// What takes messages where they arrived: an engine without its provider, which shows them. `IS_MEMBER`: it is one of a group.
 struct Taker<'a, S, const IS_MEMBER: bool> {
-    state: &'a mut EngineState,
-    services: &'a mut S,
+    pass: Pass<'a, EngineState, S>,
     connections: &'a mut [Option<Box<Connection>>],
 }
 
@@ -85,19 +83,19 @@ impl<S: Services, const IS_MEMBER: bool> TakeShown for Taker<'_, S, IS_MEMBER> {
     #[inline(always)]
     fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
-        found.take_plain::<S, IS_MEMBER>(self.state, self.services, message)
+        found.take_plain::<S, IS_MEMBER>(&mut self.pass, message)
     }
 
     #[inline(never)]
     fn take_whole(&mut self, message: WholeMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
-        found.take_whole(self.state, self.services, message)
+        found.take_whole(&mut self.pass, message)
     }
 
     #[inline(never)]
     fn take_scattered(&mut self, message: ScatteredMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
-        found.take_scattered(self.state, self.services, message)
+        found.take_scattered(&mut self.pass, message)
     }
 }
 
@@ -112,11 +110,10 @@ impl Connection {
     #[inline(always)]
     fn take_plain<S: Services, const IS_MEMBER: bool>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
+        pass: &mut Pass<'_, EngineState, S>,
         message: PlainMessage<'_>,
     ) -> Taken {
-        if self.takes_nothing(state) {
+        if self.takes_nothing(pass.core) {
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
@@ -124,19 +121,19 @@ impl Connection {
             if is_reply(message.stream)
                 && let Some(calling) = &mut self.calling
             {
-                let is_done = calling.complete_plain(state, message.credits, message.stream);
+                let is_done = calling.complete_plain(pass.core, message.credits, message.stream);
                 return if is_done { Taken::Done } else { Taken::No };
             }
-            let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            let taken = serving.answer_plain::<S, IS_MEMBER>(state, services, from, message);
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
+            let taken = serving.answer_plain::<S, IS_MEMBER>(pass, link, message);
             if IS_MEMBER && taken == Taken::Done {
                 // There is a Call in process that is not to be forgotten.
-                state.ready.wake(self);
+                pass.core.ready.wake(self);
             }
             return taken;
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        let is_done = calling.complete_plain(state, message.credits, message.stream);
+        let is_done = calling.complete_plain(pass.core, message.credits, message.stream);
         if is_done { Taken::Done } else { Taken::No }
     }
 
@@ -144,11 +141,10 @@ impl Connection {
     #[inline(always)]
     fn take_whole<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
+        pass: &mut Pass<'_, EngineState, S>,
         message: WholeMessage<'_>,
     ) -> Taken {
-        if self.takes_nothing(state) {
+        if self.takes_nothing(pass.core) {
             return Taken::No;
         }
         // Where Calls go both ways, one that invalidates memory is a Reply: Calls have no handle to invalidate.
@@ -156,36 +152,35 @@ impl Connection {
         if let Some(serving) = &mut self.serving
             && !is_reply
         {
-            let from = Caller { id: self.id, peer: self.peer.as_ref() };
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
             let mut is_carried = false;
-            let taken = serving.answer_whole(state, services, from, message, &mut is_carried);
+            let taken = serving.answer_whole(pass, link, message, &mut is_carried);
             if is_carried {
                 // There is a Call in process that is not to be forgotten.
-                state.ready.wake(self);
+                pass.core.ready.wake(self);
             }
             return taken;
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        if calling.complete_whole(state, message) { Taken::Done } else { Taken::No }
+        if calling.complete_whole(pass.core, message) { Taken::Done } else { Taken::No }
     }
 
     /// Handles a message of version 2 where it arrived, if that is all that it takes.
     #[inline(always)]
     fn take_scattered<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
+        pass: &mut Pass<'_, EngineState, S>,
         message: ScatteredMessage<'_>,
     ) -> Taken {
-        if state.stopping || self.is_ending() {
+        if pass.core.stopping || self.is_ending() {
             return Taken::No;
         }
         if let Some(serving) = &mut self.serving {
-            let from = Caller { id: self.id, peer: self.peer.as_ref() };
-            return serving.answer_lone(state, services, from, message);
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
+            return serving.answer_lone(pass, link, message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        if calling.complete_lone(state, message.octets) { Taken::Done } else { Taken::No }
+        if calling.complete_lone(pass.core, message.octets) { Taken::Done } else { Taken::No }
     }
 }
 
@@ -294,13 +289,6 @@ impl Calling {
     }
 }
 
-/// Where a Call comes from.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller<'a> {
-    pub(crate) id: ConnectionId,
-    pub(crate) peer: Option<&'a Peer>,
-}
-
 /// A Call without chunks, where it arrived.
 struct ShownCall<'a> {
     /// Credits that it requests.
@@ -329,50 +317,48 @@ impl Serving {
     #[inline(always)]
     fn answer_plain<S: Services, const IS_MEMBER: bool>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
-        from: Caller<'_>,
+        pass: &mut Pass<'_, EngineState, S>,
+        link: Link<'_>,
         message: PlainMessage<'_>,
     ) -> Taken {
         let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
             return Taken::No;
         };
         if let Some(null) = NullCall::parse(stream) {
-            return self.answer_null(state, services, from, null, requested, space);
+            return self.answer_null(pass, link, null, requested, space);
         }
         let call = ShownCall { requested, stream, space };
-        self.answer_procedure::<S, IS_MEMBER>(state, services, from, call)
+        self.answer_procedure::<S, IS_MEMBER>(pass, link, call)
     }
 
     /// Answers a Call of procedure 0, which has no results and of which the service does not hear. It takes no memory.
     #[inline(always)]
     fn answer_null<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &S,
-        from: Caller<'_>,
+        pass: &mut Pass<'_, EngineState, S>,
+        link: Link<'_>,
         null: NullCall,
         requested: u32,
         space: &mut [u8],
     ) -> Taken {
         let NullCall { xid, program, version } = null;
-        if !self.may_answer_in_place(state, requested)
-            || !matches!(services.lookup(program, version, 0), Lookup::Found { .. })
+        if !self.may_answer_in_place(pass.core, requested)
+            || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
             || !self.responder.may_answer(xid)
-            || state.refused_calls.has(from.peer, xid, state.now)
+            || pass.core.refused_calls.has(link.peer, xid, pass.core.now)
         {
             return Taken::No;
         }
         if tracing::enabled!(tracing::Level::TRACE) {
-            trace_call(from.peer, xid, (program, version, 0));
+            trace_call(link.peer, xid, (program, version, 0));
         }
         let mut writer = Writer::new(space);
         if emit_success(&mut writer, xid).is_err() {
             return Taken::No;
         }
         let len = writer.position();
-        self.note_arrival(state);
-        self.count_in_place(state);
+        self.note_arrival(pass.core);
+        self.count_in_place(pass.core);
         let credits = self.responder.answer_plain(requested, self.credit_limit());
         Taken::Answered { credits, len }
     }
@@ -381,16 +367,15 @@ impl Serving {
     #[inline(never)]
     fn answer_procedure<S: Services, const IS_MEMBER: bool>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
-        from: Caller<'_>,
+        pass: &mut Pass<'_, EngineState, S>,
+        link: Link<'_>,
         call: ShownCall<'_>,
     ) -> Taken {
         let ShownCall { requested, stream, space } = call;
-        if !self.may_begin(state, requested) {
+        if !self.may_begin(pass.core, requested) {
             return Taken::No;
         }
-        let routed = route(services, Reader::new(stream));
+        let routed = route(pass.services, Reader::new(stream));
         // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         // What may have chunks takes memory, and the duplicate request cache is for the general way.
@@ -402,27 +387,27 @@ impl Serving {
         if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
-        let origin = self.origin(state, from);
-        if state.refused_calls.has(origin.peer, run.head.xid, state.now) {
+        let origin = self.origin(pass.core, link);
+        if pass.core.refused_calls.has(origin.peer, run.head.xid, pass.core.now) {
             return Taken::No;
         }
         if IS_MEMBER {
-            match self.carry_plain(state, services, run, &origin, (requested, stream)) {
+            match self.carry_plain(pass.core, pass.services, run, &origin, (requested, stream)) {
                 Carriage::Here if is_simple => {}
                 Carriage::Sent => return Taken::Done,
                 Carriage::Here | Carriage::Left => return Taken::No,
             }
         }
-        self.note_arrival(state);
+        self.note_arrival(pass.core);
         self.host.note(&run.head.caller);
         let (terms, header_len) = (ReplyPolicy::of(run), HEADER_LEN_MIN);
         let room = Room::Single(None);
         let inline_len_max = self.responder.parameters().reply_threshold as usize;
         let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
-        if !self.execute(state, services, execution, &mut [], space) {
+        if !self.execute(pass, execution, &mut [], space) {
             return Taken::No;
         }
-        let len = self.end_in_place(state);
+        let len = self.end_in_place(pass.core);
         let credits = self.responder.answer_plain(requested, self.credit_limit());
         Taken::Answered { credits, len }
     }
@@ -432,15 +417,14 @@ impl Serving {
     #[inline(always)]
     fn answer_whole<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
-        from: Caller<'_>,
+        pass: &mut Pass<'_, EngineState, S>,
+        link: Link<'_>,
         message: WholeMessage<'_>,
         is_carried: &mut bool,
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
-        if !self.may_begin(state, call.credits) {
+        if !self.may_begin(pass.core, call.credits) {
             return Taken::No;
         }
         let (read, room, header_len) = match call.chunk {
@@ -450,22 +434,22 @@ impl Serving {
         let (header, space) = space.split_at_mut(header_len);
         let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let reader = Reader::with_reduced(stream, reduced.as_slice());
-        let routed = route(services, reader);
+        let routed = route(pass.services, reader);
         // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
-        let origin = self.origin(state, from);
-        if state.refused_calls.has(origin.peer, run.head.xid, state.now) {
+        let origin = self.origin(pass.core, link);
+        if pass.core.refused_calls.has(origin.peer, run.head.xid, pass.core.now) {
             return Taken::No;
         }
-        if let Some(carrier) = state.carrier.as_deref()
-            && let Some(destination) = destination(carrier, services, run, &origin)
+        if let Some(carrier) = pass.core.carrier.as_deref()
+            && let Some(destination) = destination(carrier, pass.services, run, &origin)
         {
             let arrived = ArrivedSingle { call, stream };
             *is_carried =
-                self.carry_single(state, run, &origin, &arrived, memory, destination) == Carriage::Sent;
+                self.carry_single(pass.core, run, &origin, &arrived, memory, destination) == Carriage::Sent;
             return if *is_carried { Taken::Done } else { Taken::No };
         }
         let mut data = None;
@@ -474,7 +458,7 @@ impl Serving {
             if run.procedure.eligible_arguments == 0 {
                 return Taken::No;
             }
-            let Some((buf, pages)) = read_in_reach(state, &self.share, memory, read) else {
+            let Some((buf, pages)) = read_in_reach(pass.core, &self.share, memory, read) else {
                 return Taken::No;
             };
             // Filled in place: it is large to move.
@@ -483,30 +467,32 @@ impl Serving {
             held = pages;
         }
         let placed = data.as_mut_slice();
-        let Some(terms) = admit_new(state, run, stream, placed, from.id, from.peer) else { return Taken::No };
-        self.note_arrival(state);
+        let Some(terms) = admit_new(pass.core, run, stream, placed, link.id, link.peer) else {
+            return Taken::No;
+        };
+        self.note_arrival(pass.core);
         self.host.note(&run.head.caller);
         if let Some(read) = read {
-            state.transit.take(&mut self.share, held);
-            state.statistics.read_chunks += 1;
-            state.statistics.read_bytes += u64::from(read.segment.length);
+            pass.core.transit.take(&mut self.share, held);
+            pass.core.statistics.read_chunks += 1;
+            pass.core.statistics.read_bytes += u64::from(read.segment.length);
         }
         let room = Room::Single(room);
         let inline_len_max = self.responder.parameters().reply_threshold as usize;
         let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
         let held = read.is_some().then_some(held);
-        if !self.execute_with(state, services, execution, (placed, held), space) {
+        if !self.execute_with(pass, execution, (placed, held), space) {
             return Taken::No;
         }
-        let Some(written) = write_in_reach(state, call.chunk, memory) else {
-            return self.leave_filled(state, run.head.xid, terms, header_len, space);
+        let Some(written) = write_in_reach(pass.core, call.chunk, memory) else {
+            return self.leave_filled(pass.core, run.head.xid, terms, header_len, space);
         };
         if let Some(entry) = terms.kept {
-            let draft = &state.draft_in_place;
+            let draft = &pass.core.draft_in_place;
             let payload = draft.items.is_empty().then(|| &space[..draft.payload_len]);
-            state.duplicates.keep_octets(entry, payload, &mut state.statistics);
+            pass.core.duplicates.keep_octets(entry, payload, &mut pass.core.statistics);
         }
-        let len = self.end_in_place(state);
+        let len = self.end_in_place(pass.core);
         let emitted = self.responder.answer_single(&call, self.credit_limit(), written, header);
         debug_assert_eq!(emitted.header_len, header_len, "the Payload stream is behind the header");
         Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
@@ -517,17 +503,16 @@ impl Serving {
     #[inline(always)]
     pub(crate) fn execute_with<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
+        pass: &mut Pass<'_, EngineState, S>,
         execution: Execution<'_, '_>,
         (placed, held): (&mut [Placed], Option<usize>),
         space: &mut [u8],
     ) -> bool {
-        let is_done = self.execute(state, services, execution, placed, space);
+        let is_done = self.execute(pass, execution, placed, space);
         if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
             // The handler answers later, and has its data till then.
             if let Some(held) = held {
-                let mut pull = state.pulls.take();
+                let mut pull = pass.core.pulls.take();
                 pull.items.extend(placed.iter_mut().map(std::mem::take));
                 pull.held = held;
                 begun.pull = Some(pull);
@@ -535,7 +520,7 @@ impl Serving {
             return false;
         }
         if let Some(held) = held {
-            state.transit.give(&mut self.share, held);
+            pass.core.transit.give(&mut self.share, held);
         }
         is_done
     }
@@ -549,42 +534,41 @@ impl Serving {
 
     /// Where a Call comes in that [`Responder::may_answer`](stag_proto::responder::Responder::may_answer).
     #[inline(always)]
-    pub(crate) fn origin<'c>(&self, state: &EngineState, from: Caller<'c>) -> Origin<'c> {
+    pub(crate) fn origin<'c>(&self, state: &EngineState, link: Link<'c>) -> Origin<'c> {
         let slot = self.responder.next_slot();
-        Origin { connection: from.id, slot, peer: from.peer, local: None, now: state.now }
+        Origin { connection: link.id, slot, peer: link.peer, local: None, now: state.now }
     }
 
     /// Lets the service answer into `space`. `false`: the Call goes on in the general way.
     #[inline(always)]
     fn execute<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
+        pass: &mut Pass<'_, EngineState, S>,
         execution: Execution<'_, '_>,
         items: &mut [Placed],
         space: &mut [u8],
     ) -> bool {
         let Execution { run, origin, terms, room, header_len, inline_len_max } = execution;
         let mut reply = Reply {
-            draft: &mut state.draft_in_place,
+            draft: &mut pass.core.draft_in_place,
             xid: run.head.xid,
             room,
             inline_len_max,
-            space: Some(Space { octets: space, header_len, messages: Some(&state.pools.messages) }),
-            payload: &state.pools.payload,
-            transit: Some((&state.transit, Holder::Share(&self.share))),
-            scratch: &mut state.scratch,
+            space: Some(Space { octets: space, header_len, messages: Some(&pass.core.pools.messages) }),
+            payload: &pass.core.pools.payload,
+            transit: Some((&pass.core.transit, Holder::Share(&self.share))),
+            scratch: &mut pass.core.scratch,
             eligible: terms.procedure.eligible_results,
-            copied_bytes: &mut state.statistics.copied_bytes,
-            deferrals: &state.deferrals,
+            copied_bytes: &mut pass.core.statistics.copied_bytes,
+            deferrals: &pass.core.deferrals,
         };
-        let is_done = run.call(services, origin, items, &mut reply);
+        let is_done = run.call(pass.services, origin, items, &mut reply);
         let is_in_place = reply.space.is_some();
-        let draft = &*state.draft_in_place;
+        let draft = &*pass.core.draft_in_place;
         if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
             return true;
         }
-        self.go_on_later(state, run.head.xid, terms, is_done);
+        self.go_on_later(pass.core, run.head.xid, terms, is_done);
         false
     }
 

@@ -50,6 +50,20 @@ impl<P> DerefMut for Core<P> {
     }
 }
 
+/// What the steps of a Call work with, beside its connection: the core of the engine, or its state alone where the provider is
+/// busy, and the services.
+pub(crate) struct Pass<'a, C, S> {
+    pub(crate) core: &'a mut C,
+    pub(crate) services: &'a mut S,
+}
+
+/// The connection that a message came on, and who is at its other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Link<'a> {
+    pub(crate) id: ConnectionId,
+    pub(crate) peer: Option<&'a Peer>,
+}
+
 /// Everything of a [`Core`] but the provider: what can be used while the provider is polled.
 pub(crate) struct EngineState {
     pub(crate) pools: Pools,

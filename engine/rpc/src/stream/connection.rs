@@ -33,7 +33,7 @@ use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, Run, admit, destination, route};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Services, Token};
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Pass};
 
 /// Calls of one connection that services answer later, at most: beyond that no more are taken on.
 pub(super) const LATER_MAX: usize = 64;
@@ -293,23 +293,22 @@ impl Connection {
     /// Receives once, and runs the Calls that are there.
     pub(super) fn receive<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         shared: &mut Shared,
     ) -> Result<(), Ending> {
         if self.stalled || self.ended {
             return Ok(());
         }
-        if !self.try_begin(core, shared) {
+        if !self.try_begin(pass.core, shared) {
             return Ok(());
         }
-        if shared.staging.is_none() && core.pools.payload.transit_free() > 0 {
-            shared.staging = core.pools.payload.take_up_to(super::STAGING_LEN);
+        if shared.staging.is_none() && pass.core.pools.payload.transit_free() > 0 {
+            shared.staging = pass.core.pools.payload.take_up_to(super::STAGING_LEN);
         }
         let Some(mut staging) = shared.staging.take() else { return Ok(()) };
         let direct = self.incoming.direct() as usize;
         // What its record has no memory for has to be kept: little of it, where that is likely.
-        let is_narrow = direct > 0 || core.transit.is_narrow(&self.share, &core.pools.payload);
+        let is_narrow = direct > 0 || pass.core.transit.is_narrow(&self.share, &pass.core.pools.payload);
         let offered = if is_narrow { BEHIND_ITEM.min(staging.capacity()) } else { staging.capacity() };
         staging.set_len(offered);
         let received = {
@@ -334,13 +333,13 @@ impl Connection {
                 };
             }
         };
-        self.active = core.now;
-        core.statistics.stream_bytes_received += count as u64;
+        self.active = pass.core.now;
+        pass.core.statistics.stream_bytes_received += count as u64;
         let placed = count.min(direct);
         self.incoming.received(placed as u32);
         let end = count - placed;
-        let result = self.process(core, services, shared, &staging[..end]);
-        self.settle(core, shared, staging, end, result)
+        let result = self.process(pass, shared, &staging[..end]);
+        self.settle(pass.core, shared, staging, end, result)
     }
 
     /// Keeps what was received and not used, in as little memory as it takes.
@@ -394,8 +393,7 @@ impl Connection {
     /// when it has to wait.
     fn process<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         shared: &mut Shared,
         input: &[u8],
     ) -> (usize, Result<(), Ending>) {
@@ -403,26 +401,26 @@ impl Connection {
         self.stalled = false;
         self.is_short = false;
         let result = loop {
-            if !self.may_call(core) {
+            if !self.may_call(pass.core) {
                 self.stalled = true;
-                self.is_short = self.lacks_pages(core);
+                self.is_short = self.lacks_pages(pass.core);
                 break Ok(());
             }
             self.barred = None;
             if let Some(record) = self.incoming.splitter.whole(&mut rest) {
-                if let Err(ending) = self.run(core, services, record, None) {
+                if let Err(ending) = self.run(pass, record, None) {
                     break Err(ending);
                 }
                 continue;
             }
-            if self.incoming.is_waiting() && self.take(core, services, shared, &[]).1.is_err() {
+            if self.incoming.is_waiting() && self.take(pass, shared, &[]).1.is_err() {
                 break Ok(());
             }
             let before = rest;
             match self.incoming.splitter.step(&mut rest) {
                 Ok(Step::Octets(octets)) => {
-                    self.incoming.started.get_or_insert(core.now);
-                    if let (used, Err(_)) = self.take(core, services, shared, octets) {
+                    self.incoming.started.get_or_insert(pass.core.now);
+                    if let (used, Err(_)) = self.take(pass, shared, octets) {
                         // Octets that were not taken will be given out again.
                         self.incoming.splitter.take_back((octets.len() - used) as u32);
                         rest = &before[before.len() - rest.len() - (octets.len() - used)..];
@@ -430,7 +428,7 @@ impl Connection {
                     }
                 }
                 Ok(Step::End) => {
-                    if let Err(ending) = self.run_assembled(core, services, shared) {
+                    if let Err(ending) = self.run_assembled(pass, shared) {
                         break Err(ending);
                     }
                 }
@@ -444,12 +442,11 @@ impl Connection {
     /// Takes octets of the record that arrives, as far as there is memory; else the connection waits for some.
     fn take<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &S,
+        pass: &mut Pass<'_, Core<P>, S>,
         shared: &mut Shared,
         octets: &[u8],
     ) -> (usize, Result<(), Short>) {
-        let taken = self.incoming.take(&mut means(core, &mut self.share, shared), services, octets);
+        let taken = self.incoming.take(&mut means(pass.core, &mut self.share, shared), pass.services, octets);
         self.is_short = taken.1.is_err();
         self.stalled |= self.is_short;
         taken
@@ -458,71 +455,71 @@ impl Connection {
     /// Runs the Call that was put together.
     fn run_assembled<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         shared: &mut Shared,
     ) -> Result<(), Ending> {
         let head = std::mem::take(&mut self.incoming.head);
         let mut item = self.incoming.item.take();
-        let mut gathered = std::mem::take(&mut core.gathered);
+        let mut gathered = std::mem::take(&mut pass.core.gathered);
         let octets = in_one_piece(&head, &mut gathered);
         let result = match &mut item {
             Some(item) if !item.is_complete() => {
                 // The record ends within its item.
                 let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
                 let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
-                self.answer(core, xid, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
+                self.answer(pass.core, xid, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
             }
             Some(item) => {
-                core.statistics.stream_items += 1;
+                pass.core.statistics.stream_items += 1;
                 let reduced = [Reduced::read_chunk(0, item.position, item.len)];
-                self.run(core, services, octets, Some((&mut item.placed, &reduced)))
+                self.run(pass, octets, Some((&mut item.placed, &reduced)))
             }
-            None => self.run(core, services, octets, None),
+            None => self.run(pass, octets, None),
         };
-        core.gathered = gathered;
+        pass.core.gathered = gathered;
         (self.incoming.head, self.incoming.item) = (head, item);
-        self.incoming.clear(&mut means(core, &mut self.share, shared));
+        self.incoming.clear(&mut means(pass.core, &mut self.share, shared));
         result
     }
 
     /// Runs a Call and puts its Reply into the outbox.
     fn run<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         record: &[u8],
         item: Option<(&mut Placed, &[Reduced])>,
     ) -> Result<(), Ending> {
         self.calls += 1;
-        core.statistics.calls_received += 1;
+        pass.core.statistics.calls_received += 1;
         let (items, reduced): (&mut [Placed], &[Reduced]) = match item {
             Some((placed, reduced)) => (std::slice::from_mut(placed), reduced),
             None => (&mut [], &[]),
         };
-        let run = match route(services, Reader::with_reduced(record, reduced)) {
+        let run = match route(pass.services, Reader::with_reduced(record, reduced)) {
             Route::Run(run) => run,
             Route::Drop => {
-                core.statistics.messages_discarded += 1;
+                pass.core.statistics.messages_discarded += 1;
                 return Ok(());
             }
             Route::Refuse(refusal) => {
                 return self
-                    .answer(core, 0, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal))
+                    .answer(pass.core, 0, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal))
                     .map(|_| ());
             }
         };
         self.host.note(&run.head.caller);
         let xid = run.head.xid;
-        if core.carrier.is_some() && self.carry(core, services, record, &run, items)? {
+        if pass.core.carrier.is_some() && self.carry(pass, record, &run, items)? {
             return Ok(());
         }
         let slot = self.later_slot();
         let token = Token { connection: self.id, slot, xid };
-        let terms = match admit(core, &run, token, record, items, Some(&self.peer)) {
+        let terms = match admit(pass.core, &run, token, record, items, Some(&self.peer)) {
             Admission::Execute(terms) => terms,
             Admission::Repeat(kept) => {
-                return self.answer(core, xid, ReplyPolicy::ENGINE, |reply| repeat(reply, &kept)).map(|_| ());
+                return self
+                    .answer(pass.core, xid, ReplyPolicy::ENGINE, |reply| repeat(reply, &kept))
+                    .map(|_| ());
             }
             Admission::Wait => {
                 self.keep_later(slot, Later { xid, terms: ReplyPolicy::ENGINE });
@@ -532,11 +529,17 @@ impl Connection {
         };
         // Not borrowed from `self`, which makes the Reply.
         let (peer, local) = (self.peer.clone(), self.local);
-        let origin =
-            Origin { connection: self.id, slot, peer: Some(&peer), local: local.as_ref(), now: core.now };
-        let later = self.answer(core, xid, terms, |reply| run.call(services, &origin, items, reply))?;
+        let origin = Origin {
+            connection: self.id,
+            slot,
+            peer: Some(&peer),
+            local: local.as_ref(),
+            now: pass.core.now,
+        };
+        let later =
+            self.answer(pass.core, xid, terms, |reply| run.call(pass.services, &origin, items, reply))?;
         if let Some(pages) = later {
-            core.transit.expect(&mut self.share, pages as usize);
+            pass.core.transit.expect(&mut self.share, pages as usize);
             self.keep_later(slot, Later { xid, terms: ReplyPolicy { pages, ..terms } });
         }
         Ok(())
@@ -545,8 +548,7 @@ impl Connection {
     /// Leaves a Call to another reactor, if that is to execute it. The answer comes late.
     fn carry<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &S,
+        pass: &mut Pass<'_, Core<P>, S>,
         record: &[u8],
         run: &Run<'_>,
         items: &mut [Placed],
@@ -557,19 +559,19 @@ impl Connection {
             slot,
             peer: Some(&self.peer),
             local: self.local.as_ref(),
-            now: core.now,
+            now: pass.core.now,
         };
-        let Some(carrier) = core.carrier.as_deref() else { return Ok(false) };
-        let Some(destination) = destination(carrier, services, run, &origin) else { return Ok(false) };
+        let Some(carrier) = pass.core.carrier.as_deref() else { return Ok(false) };
+        let Some(destination) = destination(carrier, pass.services, run, &origin) else { return Ok(false) };
         let xid = run.head.xid;
         if destination == Destination::All && run.procedure.has_eligible_items() {
-            self.answer(core, xid, ReplyPolicy::of(run), |reply| {
+            self.answer(pass.core, xid, ReplyPolicy::of(run), |reply| {
                 reply.system_error();
                 true
             })?;
             return Ok(true);
         }
-        let Some(carrier) = &mut core.carrier else { return Ok(false) };
+        let Some(carrier) = &mut pass.core.carrier else { return Ok(false) };
         let token = Token { connection: self.id, slot, xid };
         let room = CarriedRoom {
             inline_len_max: (PAGE_LEN - MARK_LEN - PADDING_MAX) as u32,
@@ -582,8 +584,8 @@ impl Connection {
         let data = (record, run.head.arguments.reduced(), items);
         let ends = (Some(&self.peer), self.local.as_ref());
         let lent = carrier.send_call(destination, &token, ends, &room, data);
-        core.statistics.calls_carried += 1;
-        core.statistics.pieces_lent += lent;
+        pass.core.statistics.calls_carried += 1;
+        pass.core.statistics.pieces_lent += lent;
         self.keep_later(slot, Later { xid, terms: ReplyPolicy::of(run) });
         Ok(true)
     }

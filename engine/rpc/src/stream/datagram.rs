@@ -17,7 +17,7 @@ use crate::server::draft::Verdict;
 use crate::service::dispatch::{Origin, Route, route};
 use crate::service::reply::{Reply, Room};
 use crate::service::{Repeat, Services};
-use crate::state::Core;
+use crate::state::{Core, Pass};
 
 /// Octets of a Call at most: the longest name that NSM has, and the longest credential, fit.
 const CALL_LEN_MAX: usize = 2048;
@@ -44,13 +44,13 @@ impl Datagrams {
     }
 
     /// Answers the Calls that are there, as many as one pass may.
-    pub(super) fn receive<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) {
+    pub(super) fn receive<P, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>) {
         for _ in 0..BURST {
             match self.socket.recv_from(&mut self.buffer) {
                 Ok((len, peer)) => {
-                    core.statistics.datagrams_received += 1;
-                    if self.answer(core, services, len, peer).is_none() {
-                        core.statistics.datagrams_dropped += 1;
+                    pass.core.statistics.datagrams_received += 1;
+                    if self.answer(pass, len, peer).is_none() {
+                        pass.core.statistics.datagrams_dropped += 1;
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
@@ -63,16 +63,15 @@ impl Datagrams {
     /// Answers the Call that was received. `None`: it cannot be.
     fn answer<P, S: Services>(
         &self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         len: usize,
         from: SocketAddr,
     ) -> Option<()> {
         let octets = self.buffer.get(..len).filter(|octets| octets.len() <= CALL_LEN_MAX)?;
-        if core.is_short() || core.stopping {
+        if pass.core.is_short() || pass.core.stopping {
             return None;
         }
-        let route = match route(services, Reader::new(octets)) {
+        let route = match route(pass.services, Reader::new(octets)) {
             Route::Run(run) if !self.programs.contains(&run.head.program) => {
                 Route::Refuse(ReplyHeader::accepted(run.head.xid, Accepted::ProgUnavail))
             }
@@ -82,10 +81,10 @@ impl Datagrams {
             Route::Drop => return None,
             route => route,
         };
-        let mut send = core.pools.messages.take()?;
+        let mut send = pass.core.pools.messages.take()?;
         send.set_len(send.capacity());
         let inline_len_max = send.len().min(REPLY_LEN_MAX);
-        let mut draft = core.draft();
+        let mut draft = pass.core.draft();
         draft.send = Some(send);
         let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
         let mut reply = Reply {
@@ -94,12 +93,12 @@ impl Datagrams {
             room: Room::Stream,
             inline_len_max,
             space: None,
-            payload: &core.state.pools.payload,
+            payload: &pass.core.state.pools.payload,
             transit: None,
-            scratch: &mut core.state.scratch,
+            scratch: &mut pass.core.state.scratch,
             eligible: 0,
-            copied_bytes: &mut core.state.statistics.copied_bytes,
-            deferrals: &core.state.deferrals,
+            copied_bytes: &mut pass.core.state.statistics.copied_bytes,
+            deferrals: &pass.core.state.deferrals,
         };
         let answered = match route {
             Route::Run(run) => {
@@ -107,8 +106,8 @@ impl Datagrams {
                 let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
                 let peer = Peer::Address(from);
                 let origin =
-                    Origin { connection, slot: 0, peer: Some(&peer), local: None, now: core.state.now };
-                run.call(services, &origin, &mut [], &mut reply)
+                    Origin { connection, slot: 0, peer: Some(&peer), local: None, now: pass.core.state.now };
+                run.call(pass.services, &origin, &mut [], &mut reply)
             }
             Route::Refuse(refusal) => {
                 reply.header(&refusal);
@@ -124,7 +123,7 @@ impl Datagrams {
             Some(send) if answered => self.socket.send_to(&send[..draft.payload_len], from).ok(),
             _ => None,
         };
-        core.put_draft(draft);
+        pass.core.put_draft(draft);
         sent.map(|_| ())
     }
 }

@@ -40,7 +40,7 @@ use crate::server::eviction::victim;
 use crate::server::pulling::{WANTED_BACK, worse};
 use crate::service::reply::Reply;
 use crate::service::{Services, Token};
-use crate::state::Core;
+use crate::state::{Core, Pass};
 use connection::{Connection, Ending, Shared};
 use datagram::Datagrams;
 use quota::Quota;
@@ -290,51 +290,51 @@ impl Streams {
 
     /// One pass. Returns how much was done.
     #[inline]
-    pub(crate) fn poll<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+    pub(crate) fn poll<P, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>) -> usize {
         let mut events = 0;
-        if self.paused_until.is_some_and(|until| core.now >= until) {
+        if self.paused_until.is_some_and(|until| pass.core.now >= until) {
             self.paused_until = None;
             self.set_listening(EventFlags::IN);
         }
-        if core.now >= self.next_look {
-            events += self.poll_sockets(core, services);
+        if pass.core.now >= self.next_look {
+            events += self.poll_sockets(pass);
         }
         if !self.active.is_empty() {
-            events += self.go_on(core, services);
+            events += self.go_on(pass);
         }
-        if core.now >= self.next_scan {
-            self.scan(core);
+        if pass.core.now >= self.next_scan {
+            self.scan(pass.core);
         }
-        if core.now >= self.next_relief {
-            self.relieve(core);
+        if pass.core.now >= self.next_relief {
+            self.relieve(pass.core);
         }
         events
     }
 
     /// Looks which sockets have something for us. A look is a system call: while nothing comes, there are fewer.
-    fn poll_sockets<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+    fn poll_sockets<P, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>) -> usize {
         let mut events = std::mem::take(&mut self.events);
         let count = epoll::wait(&self.poller, &mut events[..], Some(&Timespec::default())).unwrap_or(0);
         self.look_interval = match count {
             0 => (self.look_interval * 2 + Duration::from_micros(1)).min(LOOK_INTERVAL_MAX),
             _ => Duration::ZERO,
         };
-        self.next_look = core.now + self.look_interval;
+        self.next_look = pass.core.now + self.look_interval;
         for event in &events[..count] {
             let (data, flags) = (event.data.u64(), event.flags);
             if data & LISTENER != 0 {
-                self.accept(core, (data & !LISTENER) as usize);
+                self.accept(pass.core, (data & !LISTENER) as usize);
                 continue;
             }
             if data & DATAGRAMS != 0 {
                 if let Some(datagrams) = self.datagrams.get_mut((data & !DATAGRAMS) as usize) {
-                    datagrams.receive(core, services);
+                    datagrams.receive(pass);
                 }
                 continue;
             }
             let (index, generation) = (data as u32, (data >> 32) as u32);
             if self.generations.get(index as usize) == Some(&generation) {
-                self.handle(core, services, index, flags);
+                self.handle(pass, index, flags);
             }
         }
         self.events = events;
@@ -387,25 +387,19 @@ impl Streams {
         }
     }
 
-    fn handle<P, S: Services>(
-        &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        index: u32,
-        flags: EventFlags,
-    ) {
+    fn handle<P, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>, index: u32, flags: EventFlags) {
         let Some(mut connection) = self.connections[index as usize].take() else { return };
         let mut result = Ok(());
         if flags.contains(EventFlags::OUT) {
             connection.writable();
         }
         if flags.contains(EventFlags::IN) {
-            result = connection.receive(core, services, &mut self.shared);
+            result = connection.receive(pass, &mut self.shared);
         }
         if flags.intersects(EventFlags::ERR | EventFlags::HUP) {
             result = result.and(Err(Ending::Peer));
         }
-        self.put(core, index, connection, result);
+        self.put(pass.core, index, connection, result);
     }
 
     /// Puts a connection back that something was done with, or ends it.
@@ -466,7 +460,7 @@ impl Streams {
     }
 
     /// Goes on with connections that have something to send, or wait.
-    fn go_on<P, S: Services>(&mut self, core: &mut Core<P>, services: &mut S) -> usize {
+    fn go_on<P, S: Services>(&mut self, pass: &mut Pass<'_, Core<P>, S>) -> usize {
         let mut events = 0;
         // Those that stay active are for the next pass.
         std::mem::swap(&mut self.active, &mut self.at_hand);
@@ -474,24 +468,24 @@ impl Streams {
             let Some(mut connection) = self.connections[index as usize].take() else { continue };
             connection.is_active = false;
             let mut result = Ok(());
-            if connection.is_stalled() && !core.stopping {
-                result = connection.resume(core, services, &mut self.shared);
+            if connection.is_stalled() && !pass.core.stopping {
+                result = connection.resume(pass, &mut self.shared);
                 events += usize::from(!connection.is_stalled());
             }
             if result.is_ok() {
-                result = match connection.send(core.now, &mut core.transit) {
+                result = match connection.send(pass.core.now, &mut pass.core.transit) {
                     Ok(count) => {
-                        core.statistics.stream_bytes_sent += count as u64;
+                        pass.core.statistics.stream_bytes_sent += count as u64;
                         events += usize::from(count > 0);
                         Ok(())
                     }
                     Err(ending) => Err(ending),
                 };
             }
-            if core.stopping && connection.is_idle() {
+            if pass.core.stopping && connection.is_idle() {
                 result = result.and(Err(Ending::Stopped));
             }
-            self.put(core, index, connection, result);
+            self.put(pass.core, index, connection, result);
         }
         events
     }

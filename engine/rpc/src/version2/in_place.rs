@@ -21,21 +21,22 @@ use crate::client::making::Making;
 use crate::client::slot::{Stage, Written, results_start};
 use crate::client::{CallRefused, Chunks};
 use crate::few::Few;
-use crate::in_place::{Caller, Execution};
+use crate::in_place::Execution;
 use crate::server::serving::Serving;
 use crate::server::transit::{self, TransitShare};
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, Route, Run, admit_new, destination, route};
 use crate::service::reply::Room;
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ClientVersion2;
 use crate::version2::answering::{GroupRoom, least_reply_len};
 
 /// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
 #[inline(always)]
-fn is_for_others<S: Services>(state: &EngineState, services: &S, run: &Run<'_>, origin: &Origin<'_>) -> bool {
-    let is_carried = |carrier: &Carrier| destination(carrier, services, run, origin).is_some();
+fn is_for_others<S: Services>(pass: &Pass<'_, EngineState, S>, run: &Run<'_>, origin: &Origin<'_>) -> bool {
+    let Pass { core: state, services } = pass;
+    let is_carried = |carrier: &Carrier| destination(carrier, &**services, run, origin).is_some();
     state.refused_calls.has(origin.peer, run.head.xid, state.now)
         || state.carrier.as_deref().is_some_and(is_carried)
 }
@@ -53,9 +54,8 @@ impl Serving {
     #[inline(never)]
     pub(crate) fn answer_lone<S: Services>(
         &mut self,
-        state: &mut EngineState,
-        services: &mut S,
-        from: Caller<'_>,
+        pass: &mut Pass<'_, EngineState, S>,
+        link: Link<'_>,
         message: ScatteredMessage<'_>,
     ) -> Taken {
         let ScatteredMessage { octets, space: Some(space), pieces, .. } = message else { return Taken::No };
@@ -81,19 +81,19 @@ impl Serving {
         if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
             return Taken::No;
         }
-        if !self.may_begin(state, call.credits) {
+        if !self.may_begin(pass.core, call.credits) {
             return Taken::No;
         }
         let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
         let reader = Reader::with_reduced(call.stream, reduced.as_slice());
-        let routed = route(services, reader);
+        let routed = route(pass.services, reader);
         // By reference: it is large to move.
         let Route::Run(run) = &routed else { return Taken::No };
         if !self.responder.may_answer(run.head.xid) {
             return Taken::No;
         }
-        let origin = self.origin(state, from);
-        if is_for_others(state, services, run, &origin)
+        let origin = self.origin(pass.core, link);
+        if is_for_others(pass, run, &origin)
             || room_end - header_len < least_reply_len(run.procedure) as usize
         {
             return Taken::No;
@@ -105,7 +105,7 @@ impl Serving {
             if run.procedure.eligible_arguments == 0 {
                 return Taken::No;
             }
-            let Some((mut buf, pages)) = take_for(state, &self.share, item.data.len()) else {
+            let Some((mut buf, pages)) = take_for(pass.core, &self.share, item.data.len()) else {
                 return Taken::No;
             };
             buf.copy_from_slice(item.data);
@@ -114,26 +114,26 @@ impl Serving {
             held = Some(pages);
         }
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
-        let Some(terms) = admit_new(state, run, call.stream, placed, from.id, from.peer) else {
+        let Some(terms) = admit_new(pass.core, run, call.stream, placed, link.id, link.peer) else {
             return Taken::No;
         };
-        self.note_arrival(state);
+        self.note_arrival(pass.core);
         self.host.note(&run.head.caller);
-        state.transit.take(&mut self.share, held.unwrap_or(0));
-        state.statistics.items_placed += u64::from(held.is_some());
+        pass.core.transit.take(&mut self.share, held.unwrap_or(0));
+        pass.core.statistics.items_placed += u64::from(held.is_some());
         let least_header_len = if call.is_transmission { CONTINUATION_LEN } else { HEADER_LEN_MIN };
         let room = Room::Group(GroupRoom {
             item_room: targets.map(|run| run.room().into()),
             long_len_max: send_len_max.saturating_sub(least_header_len),
         });
-        let inline_len_max = send_len_max.min(state.pools.messages.unit_len());
+        let inline_len_max = send_len_max.min(pass.core.pools.messages.unit_len());
         let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
         let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
         let body = &mut space[header_len..room_end];
-        if !self.execute_with(state, services, execution, (placed, held), body) {
+        if !self.execute_with(pass, execution, (placed, held), body) {
             return Taken::No;
         }
-        let draft = &mut *state.draft_in_place;
+        let draft = &mut *pass.core.draft_in_place;
         let item = draft.items.first().filter(|item| item.reduced);
         let result = item.map(|item| (draft.splice, item.len));
         let answer = LoneAnswer { result, payload_len: draft.payload_len as u32 };
@@ -146,11 +146,11 @@ impl Serving {
             && draft.long.is_empty()
             && draft.pieces.iter().all(Shared::is_stored);
         if !fits {
-            return self.leave_filled(state, run.head.xid, terms, header_len, &space[header_len..]);
+            return self.leave_filled(pass.core, run.head.xid, terms, header_len, &space[header_len..]);
         }
         if let Some(entry) = terms.kept {
             let payload = draft.items.is_empty().then(|| &space[header_len..][..draft.payload_len]);
-            state.duplicates.keep_octets(entry, payload, &mut state.statistics);
+            pass.core.duplicates.keep_octets(entry, payload, &mut pass.core.statistics);
         }
         let payload = header_len..header_len + draft.payload_len;
         let mut len = own_len + draft.payload_len;
@@ -165,12 +165,12 @@ impl Serving {
                 last => pieces.extend(draft.pieces.drain(..).chain(last)),
             }
         }
-        state.statistics.groups_received += u64::from(call.is_transmission);
-        state.statistics.groups_sent += u64::from(targets.is_some());
-        state.statistics.items_placed += u64::from(result.is_some());
-        self.end_in_place(state);
+        pass.core.statistics.groups_received += u64::from(call.is_transmission);
+        pass.core.statistics.groups_sent += u64::from(targets.is_some());
+        pass.core.statistics.items_placed += u64::from(result.is_some());
+        self.end_in_place(pass.core);
         // It counts as a group, not as a short message.
-        state.statistics.messages_short -= u64::from(call.is_transmission);
+        pass.core.statistics.messages_short -= u64::from(call.is_transmission);
         let limit = self.credit_limit();
         if let Some(version2) = &mut self.version2 {
             let out = &mut space[..own_len];

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use smallvec::SmallVec;
-use stag_fabric::{Peer, Provider, ReceiveTargets};
+use stag_fabric::{Provider, ReceiveTargets};
 use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
@@ -29,7 +29,7 @@ use crate::server::transit;
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::route;
-use crate::state::{Core, FIRST_RECEIVES};
+use crate::state::{Core, FIRST_RECEIVES, Link, Pass};
 use crate::version2::answering::UnsentReply;
 use crate::version2::explicit::{base_message, is_explicit};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
@@ -165,19 +165,19 @@ impl Serving {
     /// connection has to end.
     pub(crate) fn receive_version2<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         head: Buf,
     ) -> Result<(), CloseReason> {
         let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let arrived = version2.receives.arrive(core, id, head);
+        let arrived = version2.receives.arrive(pass.core, link.id, head);
         // One whose handler ran already has its buffers.
-        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_over_limit(core)) {
+        if self.begun.is_none()
+            && (pass.core.is_short() || !self.stalled.is_empty() || self.is_over_limit(pass.core))
+        {
             return self.stall(arrived, false);
         }
-        self.take_in_version2(core, services, id, peer, arrived).map(|_| ())
+        self.take_in_version2(pass, link, arrived).map(|_| ())
     }
 
     /// Keeps a message until there is memory.
@@ -197,27 +197,23 @@ impl Serving {
     /// Takes in a message that waited. `false`: it waits on.
     pub(crate) fn take_stalled<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         head: Buf,
     ) -> Result<bool, CloseReason> {
         let behind = self.version2.as_mut().and_then(|version2| version2.stalled.pop_front());
         let (targets, behind) = behind.unwrap_or_default();
-        self.take_in_version2(core, services, id, peer, ArrivedMessage::of(head, targets, behind))
+        self.take_in_version2(pass, link, ArrivedMessage::of(head, targets, behind))
     }
 
     /// Takes in a message. `false`: there is no memory to put it together, and it waits.
     fn take_in_version2<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         mut arrived: ArrivedMessage,
     ) -> Result<bool, CloseReason> {
-        if !arrived.put_together(core) {
+        if !arrived.put_together(pass.core) {
             self.stall(arrived, true)?;
             return Ok(false);
         }
@@ -229,12 +225,12 @@ impl Serving {
                 && let Some(small) = version2.responder2.break_off(&mut self.responder, &arrived.octets)
             {
                 version2.drop_parts(true);
-                self.send_small(core, id, &small)?;
+                self.send_small(pass.core, link.id, &small)?;
             }
-            return self.take_in(core, services, id, peer, arrived.octets).map(|()| true);
+            return self.take_in(pass, link, arrived.octets).map(|()| true);
         }
         if self.begun.is_none() {
-            self.note_arrival(&mut core.state);
+            self.note_arrival(&mut pass.core.state);
         }
         let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **version2;
@@ -266,14 +262,14 @@ impl Serving {
         };
         if let Some(small) = broken {
             version2.drop_parts(true);
-            self.send_small(core, id, &small)?;
+            self.send_small(pass.core, link.id, &small)?;
         }
         if let Some(version2) = &mut self.version2
             && let Some(refused) = version2.responder2.take_refused_len()
         {
-            warn_of_length(core, services, peer, &arrived.octets, refused);
+            warn_of_length(pass, link.peer, &arrived.octets, refused);
         }
-        self.act_on(core, services, id, peer, meant, arrived)?;
+        self.act_on(pass, link, meant, arrived)?;
         Ok(true)
     }
 
@@ -287,10 +283,8 @@ impl Serving {
 
     fn act_on<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         meant: Meant,
         mut arrived: ArrivedMessage,
     ) -> Result<(), CloseReason> {
@@ -299,8 +293,8 @@ impl Serving {
             Meant::Call(call) => {
                 version2.receives.reuse(arrived.targets);
                 version2.drop_parts(true);
-                self.run_base(core, services, id, peer, call, arrived.octets)?;
-                self.tell_characteristics(core, id)
+                self.run_base(pass, link, call, arrived.octets)?;
+                self.tell_characteristics(pass.core, link.id)
             }
             Meant::Part { is_first, header_len, payload_len } => {
                 if is_first {
@@ -308,7 +302,7 @@ impl Serving {
                 }
                 version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
                 // Another Receive takes the place of the one that is kept: its Call has the credits of both.
-                self.replenish(core, id);
+                self.replenish(pass.core, link.id);
                 Ok(())
             }
             Meant::Whole { is_first, id: call, header_len, payload_len } => {
@@ -316,29 +310,29 @@ impl Serving {
                     version2.drop_parts(true);
                 }
                 version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
-                self.run_group(core, services, id, peer, call)?;
-                self.tell_characteristics(core, id)
+                self.run_group(pass, link, call)?;
+                self.tell_characteristics(pass.core, link.id)
             }
             Meant::Answer(small) => {
                 version2.receives.reuse(arrived.targets.take());
                 version2.drop_parts(true);
                 drop(arrived);
-                self.replenish(core, id);
-                self.send_small(core, id, &small)
+                self.replenish(pass.core, link.id);
+                self.send_small(pass.core, link.id, &small)
             }
             Meant::Told => {
                 version2.receives.reuse(arrived.targets.take());
                 drop(arrived);
                 self.learn_receives();
-                self.replenish(core, id);
+                self.replenish(pass.core, link.id);
                 Ok(())
             }
             Meant::Nothing => {
-                core.statistics.messages_discarded += 1;
+                pass.core.statistics.messages_discarded += 1;
                 version2.receives.reuse(arrived.targets.take());
                 version2.drop_parts(false);
                 drop(arrived);
-                self.replenish(core, id);
+                self.replenish(pass.core, link.id);
                 Ok(())
             }
             Meant::Close => {
@@ -351,45 +345,43 @@ impl Serving {
     /// Runs a Call that came by a base message.
     fn run_base<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         call_id: ResponderCallId,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        core.statistics.calls_received += 1;
+        pass.core.statistics.calls_received += 1;
         let Some(call) = self.responder.call(call_id, &message) else {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
         if let Some(begun) = self.begun.take() {
-            core.statistics.messages_short += 1;
-            match self.go_on(core, id, begun, &call, &message)? {
-                Some(unanswered) => self.keep_unanswered(core, call_id, xid, message, unanswered),
+            pass.core.statistics.messages_short += 1;
+            match self.go_on(pass.core, link.id, begun, &call, &message)? {
+                Some(unanswered) => self.keep_unanswered(pass.core, call_id, xid, message, unanswered),
                 None => self.keep_unsent(call_id, message),
             }
             return Ok(());
         }
-        if core.refused_calls.has(peer, xid, core.now) {
+        if pass.core.refused_calls.has(link.peer, xid, pass.core.now) {
             drop(message);
-            return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
+            return self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }
         let CallPayload::Inline(stream) = call.payload else {
-            return self.pull(core, services, id, peer, call_id, message);
+            return self.pull(pass, link, call_id, message);
         };
         let chunks = call.read_chunk_count();
-        let routed = route(services, Reader::new(stream));
+        let routed = route(pass.services, Reader::new(stream));
         if chunks > 0 && may_pull(&routed, chunks) {
-            return self.pull(core, services, id, peer, call_id, message);
+            return self.pull(pass, link, call_id, message);
         }
-        core.statistics.messages_short += u64::from(chunks == 0);
-        let arrived = Arrived { id, peer, call: &call, message: &message, stream };
-        match self.run(core, services, &arrived, &routed, &mut [])? {
+        pass.core.statistics.messages_short += u64::from(chunks == 0);
+        let arrived = Arrived { link, call: &call, message: &message, stream };
+        match self.run(pass, &arrived, &routed, &mut [])? {
             Ran::Answered => self.keep_unsent(call_id, message),
             Ran::Later(terms) => self.keep(call_id, xid, Stage::Later { message, pull: None, terms }),
             Ran::Waits => self.keep(call_id, xid, Stage::Repeated { message }),
-            Ran::Lacks(pages) => self.starve(core, call_id, xid, message, None, pages),
+            Ran::Lacks(pages) => self.starve(pass.core, call_id, xid, message, None, pages),
         }
         Ok(())
     }
@@ -397,30 +389,28 @@ impl Serving {
     /// Runs a Call that came as a group, all of whose transmissions are here.
     fn run_group<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         call_id: ResponderCallId,
     ) -> Result<(), CloseReason> {
-        core.statistics.groups_received += 1;
+        pass.core.statistics.groups_received += 1;
         if let Some(begun) = self.begun.take() {
-            core.statistics.calls_received += 1;
-            return self.go_on_with_group(core, id, call_id, begun);
+            pass.core.statistics.calls_received += 1;
+            return self.go_on_with_group(pass.core, link.id, call_id, begun);
         }
         let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, receives, .. } = &mut **version2;
-        core.statistics.continuations += parts.len() as u64 - 1;
+        pass.core.statistics.continuations += parts.len() as u64 - 1;
         if is_explicit(&parts[0].message.octets) {
-            let message = base_message(core, parts);
+            let message = base_message(pass.core, parts);
             version2.drop_parts(true);
             return match message {
-                Some(message) => self.run_base(core, services, id, peer, call_id, message),
-                None => self.refuse(core, id, call_id, RefusedCall::Payload).map(|_| ()),
+                Some(message) => self.run_base(pass, link, call_id, message),
+                None => self.refuse(pass.core, link.id, call_id, RefusedCall::Payload).map(|_| ()),
             };
         }
-        core.statistics.calls_received += 1;
-        let mut pull = core.pulls.take();
+        pass.core.statistics.calls_received += 1;
+        let mut pull = pass.core.pulls.take();
         let mut is_explicit = false;
         let count = Responder2::items(&parts[0].message.octets).len();
         for index in 0..count.min(READ_CHUNKS_MAX) {
@@ -431,16 +421,16 @@ impl Serving {
             placed.len = item.len;
             let displacement = item.displacement;
             let spans: SmallVec<[ItemSpan; 16]> = responder2.map().spans(&item).collect();
-            let pages = transit::pages(&core.pools.payload, item.len as usize);
-            if take_item(core, parts, &spans, &mut placed.pieces) {
-                core.statistics.items_placed += 1;
-                core.transit.take(&mut self.share, pages);
+            let pages = transit::pages(&pass.core.pools.payload, item.len as usize);
+            if take_item(pass.core, parts, &spans, &mut placed.pieces) {
+                pass.core.statistics.items_placed += 1;
+                pass.core.transit.take(&mut self.share, pages);
                 pull.held += pages;
             }
             pull.reduced.push(Reduced::read_chunk(index as u32, displacement, placed.len));
             pull.items.push(placed);
         }
-        let mut gathered = std::mem::take(&mut core.gathered);
+        let mut gathered = std::mem::take(&mut pass.core.gathered);
         let is_single = parts.len() == 1 && parts[0].payload().is_some();
         if !is_single {
             gather(parts, &mut gathered);
@@ -459,14 +449,14 @@ impl Serving {
         };
         let result = match self.responder.call(call_id, &message) {
             Some(call) => {
-                let arrived = Arrived { id, peer, call: &call, message: &message, stream };
-                let ran = self.run_arrived(core, services, &arrived, &mut pull, (count, is_explicit));
+                let arrived = Arrived { link, call: &call, message: &message, stream };
+                let ran = self.run_arrived(pass, &arrived, &mut pull, (count, is_explicit));
                 ran.map(|ran| (ran, call.xid()))
             }
             None => Err(fault("a Call that just came is not in process")),
         };
-        core.gathered = gathered;
-        self.keep_ran(core, call_id, message, pull, result)
+        pass.core.gathered = gathered;
+        self.keep_ran(pass.core, call_id, message, pull, result)
     }
 
     /// Goes on with a Call in one Send whose handler ran where it arrived.
@@ -497,23 +487,22 @@ impl Serving {
     /// `is_explicit`.
     fn run_arrived<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         arrived: &Arrived<'_>,
         pull: &mut Pull,
         (count, is_explicit): (usize, bool),
     ) -> Result<Ran, CloseReason> {
-        let &Arrived { id, peer, call, stream, .. } = arrived;
-        if core.refused_calls.has(peer, call.xid(), core.now) {
-            return self.refuse(core, id, call.id, RefusedCall::EndedConnection);
+        let &Arrived { link: Link { id, peer }, call, stream, .. } = arrived;
+        if pass.core.refused_calls.has(peer, call.xid(), pass.core.now) {
+            return self.refuse(pass.core, id, call.id, RefusedCall::EndedConnection);
         }
         let reduced = std::mem::take(&mut pull.reduced);
-        let routed = route(services, Reader::with_reduced(stream, &reduced));
+        let routed = route(pass.services, Reader::with_reduced(stream, &reduced));
         // EXRW items beside other items, or with directions (RTR-X-25).
         if is_explicit || count > 0 && !may_pull(&routed, count) {
-            return self.refuse(core, id, call.id, RefusedCall::Ineligible);
+            return self.refuse(pass.core, id, call.id, RefusedCall::Ineligible);
         }
-        self.run(core, services, arrived, &routed, &mut pull.items)
+        self.run(pass, arrived, &routed, &mut pull.items)
     }
 
     /// Sends a message that is complete as it is.

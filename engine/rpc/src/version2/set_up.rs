@@ -15,7 +15,7 @@ use crate::engine::{Engine, find};
 use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::state::Core;
+use crate::state::{Core, Link, Pass};
 use crate::version2::{ClientVersion2, PlacementLimits, ServerVersion2, own_characteristics};
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -141,24 +141,24 @@ impl Connection {
     #[inline(never)]
     pub(crate) fn receive_version2<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         message: Buf,
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Result<(), CloseReason> {
-        let is_deaf = self.is_deaf(core.now);
+        let is_deaf = self.is_deaf(pass.core.now);
         if let Some(serving) = &mut self.serving {
             if is_deaf {
-                serving.receive_gone(core);
+                serving.receive_gone(pass.core);
                 return Ok(());
             }
-            return serving.receive_version2(core, services, self.id, self.peer.as_ref(), message);
+            let link = Link { id: self.id, peer: self.peer.as_ref() };
+            return serving.receive_version2(pass, link, message);
         }
         let Some(calling) = &mut self.calling else { return Err(fault("a message for no half")) };
-        let received = calling.receive_version2(core, self.id, message, invalidated, exposed);
+        let received = calling.receive_version2(pass.core, self.id, message, invalidated, exposed);
         received.map_err(CloseReason::Violation)?;
-        self.advance_set_up(core)
+        self.advance_set_up(pass.core)
     }
 
     /// Goes on with the set-up of a client's connection, as far as its version is known.

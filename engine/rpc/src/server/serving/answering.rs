@@ -20,7 +20,7 @@ use crate::server::spares::Reused;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Reply, Room};
 use crate::service::{Lookup, Repeat, Services};
-use crate::state::Core;
+use crate::state::{Core, Pass};
 
 /// Eligible results of one Reply at most.
 const ITEMS_MAX: usize = 16;
@@ -29,12 +29,12 @@ const ITEMS_MAX: usize = 16;
 /// of the two ends can help. `message` is of either version.
 #[cold]
 pub(crate) fn warn_of_length<P, S: Services>(
-    core: &mut Core<P>,
-    services: &S,
+    pass: &mut Pass<'_, Core<P>, S>,
     peer: Option<&Peer>,
     message: &[u8],
     (len, limit): (u64, u32),
 ) {
+    let Pass { core, services } = pass;
     let Some(withheld) = core.state.oversized.admit(core.state.now) else { return };
     let stream = match Header::parse(message) {
         Ok((_, stream)) => stream,

@@ -16,7 +16,7 @@ pub(crate) use carrying::{ArrivedSingle, Carriage, Delivery};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use stag_fabric::{Peer, Provider};
+use stag_fabric::Provider;
 use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
 use stag_proto::responder::{
@@ -47,7 +47,7 @@ use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, destination, route};
 use crate::service::reply::{Reply, reply_chunk_len};
 use crate::service::{Services, Token};
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ServerVersion2;
 use crate::version2::serving::RECEIVES_OWED;
 
@@ -92,8 +92,7 @@ pub(crate) struct Serving {
 
 /// A Call that is here with its Payload stream, and where it came in.
 pub(crate) struct Arrived<'a> {
-    pub(crate) id: ConnectionId,
-    pub(crate) peer: Option<&'a Peer>,
+    pub(crate) link: Link<'a>,
     pub(crate) call: &'a responder::ReceivedCall<'a>,
     pub(crate) message: &'a [u8],
     pub(crate) stream: &'a [u8],
@@ -248,35 +247,33 @@ impl Serving {
     #[inline]
     pub(crate) fn receive<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         message: Buf,
     ) -> Result<(), CloseReason> {
         // One whose handler ran already has its buffers.
-        if self.begun.is_none() && (core.is_short() || !self.stalled.is_empty() || self.is_over_limit(core)) {
+        if self.begun.is_none()
+            && (pass.core.is_short() || !self.stalled.is_empty() || self.is_over_limit(pass.core))
+        {
             // What ends the wait must not wait itself.
-            if let Some(message) = self.take_done(core, id, message, None)? {
+            if let Some(message) = self.take_done(pass.core, link.id, message, None)? {
                 self.stalled.push_back(message);
             }
             return Ok(());
         }
-        self.take_in(core, services, id, peer, message)
+        self.take_in(pass, link, message)
     }
 
     /// Takes in a message. `Err`: the connection has to end.
     #[inline]
     pub(crate) fn take_in<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         message: Buf,
     ) -> Result<(), CloseReason> {
         if self.begun.is_none() {
-            self.note_arrival(&mut core.state);
+            self.note_arrival(&mut pass.core.state);
         }
         // Where it is, by reference: it is large to move.
         let received = self.responder.handle_receive(&message);
@@ -284,17 +281,17 @@ impl Serving {
             ResponderReceived::Call(call) => call,
             ResponderReceived::Error(error) => {
                 if let RefusedCall::Chunks(ChunkError::Length { len, limit }) = error.refused {
-                    warn_of_length(core, services, peer, &message, (len, limit));
+                    warn_of_length(pass, link.peer, &message, (len, limit));
                 }
                 drop(message);
-                self.replace_receive(core, id);
-                return self.send_error(core, id, error);
+                self.replace_receive(pass.core, link.id);
+                return self.send_error(pass.core, link.id, error);
             }
             ResponderReceived::Dropped(_) => {
                 let message = if self.exposing.is_none() {
                     message
                 } else {
-                    match self.take_done(core, id, message, None)? {
+                    match self.take_done(pass.core, link.id, message, None)? {
                         Some(message) => message,
                         None => {
                             // Its Receive is posted again, and was none of a Call's.
@@ -303,31 +300,31 @@ impl Serving {
                         }
                     }
                 };
-                core.statistics.messages_discarded += 1;
+                pass.core.statistics.messages_discarded += 1;
                 drop(message);
-                self.replace_receive(core, id);
+                self.replace_receive(pass.core, link.id);
                 return Ok(());
             }
             ResponderReceived::Close(_) => {
                 return Err(CloseReason::Violation("it sent more Calls than it had credits for"));
             }
         };
-        core.statistics.calls_received += 1;
+        pass.core.statistics.calls_received += 1;
         let call_id = call.id;
         if self.exposing.is_some() {
-            self.supersede(core, id, call.xid());
+            self.supersede(pass.core, link.id, call.xid());
         }
         if let Some(begun) = self.begun.take() {
-            core.statistics.messages_short += 1;
+            pass.core.statistics.messages_short += 1;
             let xid = call.xid();
-            if let Some(unanswered) = self.go_on(core, id, begun, call, &message)? {
-                self.keep_unanswered(core, call_id, xid, message, unanswered);
+            if let Some(unanswered) = self.go_on(pass.core, link.id, begun, call, &message)? {
+                self.keep_unanswered(pass.core, call_id, xid, message, unanswered);
             }
             return Ok(());
         }
-        if core.refused_calls.has(peer, call.xid(), core.now) {
+        if pass.core.refused_calls.has(link.peer, call.xid(), pass.core.now) {
             drop(message);
-            return self.refuse(core, id, call_id, RefusedCall::EndedConnection).map(|_| ());
+            return self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection).map(|_| ());
         }
         if let CallPayload::Inline(stream) = call.payload {
             let chunks = call.read_chunk_count();
@@ -336,17 +333,17 @@ impl Serving {
                 _ => None,
             };
             let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
-            let routed = route(services, Reader::with_reduced(stream, reduced.as_slice()));
-            let arrived = Arrived { id, peer, call, message: &message, stream };
+            let routed = route(pass.services, Reader::with_reduced(stream, reduced.as_slice()));
+            let arrived = Arrived { link, call, message: &message, stream };
             let (ran, pull) = if chunks == 0 {
-                core.statistics.messages_short += 1;
-                (self.run(core, services, &arrived, &routed, &mut [])?, None)
+                pass.core.statistics.messages_short += 1;
+                (self.run(pass, &arrived, &routed, &mut [])?, None)
             } else if !may_pull(&routed, chunks) {
                 // Whatever is wrong with it, its data is not needed to say so.
-                match self.run(core, services, &arrived, &routed, &mut [])? {
+                match self.run(pass, &arrived, &routed, &mut [])? {
                     Ran::Answered => return Ok(()),
                     Ran::Lacks(pages) => {
-                        self.starve(core, call_id, call.xid(), message, None, pages);
+                        self.starve(pass.core, call_id, call.xid(), message, None, pages);
                         return Ok(());
                     }
                     // Not even a Call that comes again: its procedure may have fewer chunks, or is not served.
@@ -356,21 +353,21 @@ impl Serving {
                 }
             } else if let Some(read) = read
                 && !self.has_waiting()
-                && let Some((buf, pages)) = read_at_once(core, &self.share, id, read)
+                && let Some((buf, pages)) = read_at_once(pass.core, &self.share, link.id, read)
             {
-                self.run_with_data(core, services, &arrived, &routed, (buf, pages))?
+                self.run_with_data(pass, &arrived, &routed, (buf, pages))?
             } else {
-                return self.pull(core, services, id, peer, call_id, message);
+                return self.pull(pass, link, call_id, message);
             };
             match ran {
                 Ran::Answered => {}
                 Ran::Later(terms) => self.keep(call_id, call.xid(), Stage::Later { message, pull, terms }),
                 Ran::Waits => self.keep(call_id, call.xid(), Stage::Repeated { message }),
-                Ran::Lacks(pages) => self.starve(core, call_id, call.xid(), message, pull, pages),
+                Ran::Lacks(pages) => self.starve(pass.core, call_id, call.xid(), message, pull, pages),
             }
             return Ok(());
         }
-        self.pull(core, services, id, peer, call_id, message)
+        self.pull(pass, link, call_id, message)
     }
 
     /// Keeps a Call whose handler ran where the message arrived, and that is not answered.
@@ -463,21 +460,20 @@ impl Serving {
     #[inline]
     pub(crate) fn run<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         arrived: &Arrived<'_>,
         routed: &Route<'_>,
         items: &mut [Placed],
     ) -> Result<Ran, CloseReason> {
-        let &Arrived { id, peer, call, message, stream } = arrived;
+        let &Arrived { link: Link { id, peer }, call, message, stream } = arrived;
         let run = match routed {
             Route::Run(run) => run,
             Route::Drop => {
-                self.discard(core, id, call.id);
+                self.discard(pass.core, id, call.id);
                 return Ok(Ran::Answered);
             }
             Route::Refuse(refusal) => {
-                return self.answer(core, id, call, message, ReplyPolicy::ENGINE, |reply| {
+                return self.answer(pass.core, id, call, message, ReplyPolicy::ENGINE, |reply| {
                     reply.header(refusal);
                     Ran::Answered
                 });
@@ -487,20 +483,20 @@ impl Serving {
         let procedure = run.procedure;
         if call.read_chunk_count() > usize::from(procedure.eligible_arguments) {
             // 8166-6.1-c
-            return self.refuse(core, id, call.id, RefusedCall::Ineligible);
+            return self.refuse(pass.core, id, call.id, RefusedCall::Ineligible);
         }
         if self.version2.is_some()
             && let Some(why) = self.reply_obstacle(call, message, procedure)
         {
-            return self.refuse(core, id, call.id, RefusedCall::Reply(why));
+            return self.refuse(pass.core, id, call.id, RefusedCall::Reply(why));
         }
         let origin =
-            Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: core.now };
-        if let Some(carrier) = core.carrier.as_deref()
-            && let Some(destination) = destination(carrier, services, run, &origin)
+            Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: pass.core.now };
+        if let Some(carrier) = pass.core.carrier.as_deref()
+            && let Some(destination) = destination(carrier, pass.services, run, &origin)
         {
             return self.carry(
-                core,
+                pass.core,
                 arrived,
                 ReplyPolicy::of(run),
                 destination,
@@ -508,23 +504,25 @@ impl Serving {
             );
         }
         let token = Token { connection: id, slot: origin.slot, xid: call.xid() };
-        let terms = match admit(core, run, token, stream, items, peer) {
+        let terms = match admit(pass.core, run, token, stream, items, peer) {
             Admission::Execute(terms) => terms,
             Admission::Repeat(kept) => {
-                return self.answer(core, id, call, message, ReplyPolicy::ENGINE, |reply| {
+                return self.answer(pass.core, id, call, message, ReplyPolicy::ENGINE, |reply| {
                     reply.repeat(&kept);
                     Ran::Answered
                 });
             }
             Admission::Wait => return Ok(Ran::Waits),
             Admission::Drop => {
-                self.discard(core, id, call.id);
+                self.discard(pass.core, id, call.id);
                 return Ok(Ran::Answered);
             }
         };
-        self.answer(core, id, call, message, terms, |reply| match run.call(services, &origin, items, reply) {
-            true => Ran::Answered,
-            false => Ran::Later(terms),
+        self.answer(pass.core, id, call, message, terms, |reply| {
+            match run.call(pass.services, &origin, items, reply) {
+                true => Ran::Answered,
+                false => Ran::Later(terms),
+            }
         })
     }
 
@@ -537,7 +535,7 @@ impl Serving {
         destination: Destination,
         (reduced, items): (&[Reduced], &mut [Placed]),
     ) -> Result<Ran, CloseReason> {
-        let &Arrived { id, peer, call, message, stream } = arrived;
+        let &Arrived { link: Link { id, peer }, call, message, stream } = arrived;
         if destination == Destination::All && terms.procedure.has_eligible_items() {
             return self.answer(core, id, call, message, terms, |reply| {
                 reply.system_error();
@@ -683,18 +681,16 @@ impl Serving {
     #[inline]
     pub(crate) fn flush<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
     ) -> Result<usize, CloseReason> {
         let mut count = 0;
         while let Some(draft) = self.blocked.pop_front() {
             if draft.has_grown() {
-                core.transit.give_list(&mut self.share);
+                pass.core.transit.give_list(&mut self.share);
             }
             let before = self.blocked.len();
-            self.post(core, id, draft)?;
+            self.post(pass.core, link.id, draft)?;
             if self.blocked.len() > before {
                 break;
             }
@@ -704,33 +700,33 @@ impl Serving {
         for _ in 0..self.waiting.len() {
             let Some(slot) = self.waiting.pop_front() else { break };
             if slot == RECEIVES_OWED {
-                self.post_owed(core, id);
+                self.post_owed(pass.core, link.id);
                 continue;
             }
             // Its last Read may have been done meanwhile, and the Call answered.
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
-            if self.version2.is_some() && self.send_unsent(core, id, call_id)? {
+            if self.version2.is_some() && self.send_unsent(pass.core, link.id, call_id)? {
                 continue;
             }
-            self.advance(core, services, id, peer, call_id)?;
+            self.advance(pass, link, call_id)?;
             // One that waits again made no progress that is worth another pass.
             count += usize::from(self.waiting.back() != Some(&slot));
         }
         if !self.awaiting_memory.is_empty() {
-            count += self.feed(core, services, id, peer)?;
+            count += self.feed(pass, link)?;
         }
-        while !core.is_short()
-            && !self.is_over_limit(core)
+        while !pass.core.is_short()
+            && !self.is_over_limit(pass.core)
             && let Some(message) = self.stalled.pop_front()
         {
             if self.version2.is_some() {
-                if !self.take_stalled(core, services, id, peer, message)? {
+                if !self.take_stalled(pass, link, message)? {
                     break;
                 }
             } else {
-                self.take_in(core, services, id, peer, message)?;
+                self.take_in(pass, link, message)?;
             }
             count += 1;
         }

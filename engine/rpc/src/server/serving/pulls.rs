@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::{Peer, Provider, WorkError};
+use stag_fabric::{Provider, WorkError};
 use stag_memory::Buf;
 use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
 use stag_wire::xdr::Reader;
@@ -22,7 +22,7 @@ use crate::server::transit::{self, Obstacle};
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Route, route};
-use crate::state::Core;
+use crate::state::{Core, Link, Pass};
 
 impl Serving {
     /// Notes the client's progress; a client that lets nothing be read is no longer trusted. Returns whether it has left its
@@ -125,33 +125,30 @@ impl Serving {
     #[inline]
     pub(super) fn run_with_data<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         arrived: &Arrived<'_>,
         routed: &Route<'_>,
         (buf, pages): (Buf, usize),
     ) -> Result<(Ran, Option<Box<Pull>>), CloseReason> {
-        core.transit.take(&mut self.share, pages);
+        pass.core.transit.take(&mut self.share, pages);
         let mut items = [Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 }];
         items[0].pieces.push(buf);
-        let ran = self.run(core, services, arrived, routed, &mut items);
+        let ran = self.run(pass, arrived, routed, &mut items);
         if matches!(ran, Ok(Ran::Later(_))) {
-            let mut pull = core.pulls.take();
+            let mut pull = pass.core.pulls.take();
             pull.items.extend(items);
             pull.held = pages;
             return Ok((ran?, Some(pull)));
         }
-        core.transit.give(&mut self.share, pages);
+        pass.core.transit.give(&mut self.share, pages);
         Ok((ran?, None))
     }
 
     /// Begins to pull what a Call has in Read chunks.
     pub(crate) fn pull<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         call_id: ResponderCallId,
         message: Buf,
     ) -> Result<(), CloseReason> {
@@ -159,22 +156,20 @@ impl Serving {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
-        let mut pull = core.pulls.take();
+        let mut pull = pass.core.pulls.take();
         match call.payload {
-            CallPayload::Long(len) => plan_long(core, &mut pull, len),
-            CallPayload::Inline(_) => plan_chunks(core, &mut pull, &call),
+            CallPayload::Long(len) => plan_long(pass.core, &mut pull, len),
+            CallPayload::Inline(_) => plan_chunks(pass.core, &mut pull, &call),
         }
         self.keep(call_id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
-        self.advance(core, services, id, peer, call_id)
+        self.advance(pass, link, call_id)
     }
 
     /// Posts the Reads of a Call that are due, and runs the Call when all are done.
     pub(super) fn advance<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         call_id: ResponderCallId,
     ) -> Result<(), CloseReason> {
         loop {
@@ -187,19 +182,20 @@ impl Serving {
             let Some(call) = self.responder.call(call_id, message) else {
                 return Err(fault("a Call in a slot is not in process"));
             };
-            match place_wanted(core, &mut self.share, pull) {
+            match place_wanted(pass.core, &mut self.share, pull) {
                 Ok(()) => {}
                 Err(Lack::ForNow) => {
-                    let memory_wait_max = pull.waits.map_or(core.now, |since| pull.memory_wait_max(since));
+                    let memory_wait_max =
+                        pull.waits.map_or(pass.core.now, |since| pull.memory_wait_max(since));
                     self.await_memory(call_id, memory_wait_max);
                     return Ok(());
                 }
                 Err(Lack::ForGood) => {
-                    self.release(core, call_id);
-                    return self.refuse_for_memory(core, id, call_id);
+                    self.release(pass.core, call_id);
+                    return self.refuse_for_memory(pass.core, link.id, call_id);
                 }
             }
-            match post_reads(core, &mut self.share, id, &call, pull) {
+            match post_reads(pass.core, &mut self.share, link.id, &call, pull) {
                 Posted::All | Posted::Done => {}
                 Posted::Full => {
                     pending.set_need(PullNeed::Room);
@@ -213,7 +209,7 @@ impl Serving {
                 pending.set_need(PullNeed::Reads);
                 return Ok(());
             }
-            if core.is_short() {
+            if pass.core.is_short() {
                 pending.set_need(PullNeed::Room);
                 self.wait(call_id);
                 return Ok(());
@@ -224,17 +220,17 @@ impl Serving {
             if matches!(call.payload, CallPayload::Long(_)) && pull.long.is_empty() {
                 // The Payload stream is here. Check whether there are data chunks to pull beside it.
                 pull.keep_long();
-                let gathered = &mut core.gathered;
+                let gathered = &mut pass.core.gathered;
                 let stream = in_one_piece(&pull.long, gathered);
                 if let Err(error) = self.responder.handle_pulled(call_id, stream) {
-                    self.release(core, call_id);
-                    self.replace_receive(core, id);
+                    self.release(pass.core, call_id);
+                    self.replace_receive(pass.core, link.id);
                     let Some(error) = error else { return Err(fault("a Call was pulled that is over")) };
-                    return self.send_error(core, id, &error);
+                    return self.send_error(pass.core, link.id, &error);
                 }
                 let chunks = call.read_chunk_count();
-                if chunks > 0 && may_pull(&route(services, Reader::new(stream)), chunks) {
-                    plan_chunks(core, pull, &call);
+                if chunks > 0 && may_pull(&route(pass.services, Reader::new(stream)), chunks) {
+                    plan_chunks(pass.core, pull, &call);
                     continue;
                 }
             }
@@ -249,23 +245,23 @@ impl Serving {
         };
         pull.collect();
         let Some(call) = self.responder.call(call_id, &message) else {
-            self.put_pull(core, pull);
+            self.put_pull(pass.core, pull);
             return Err(fault("a Call in a slot is not in process"));
         };
         let long = std::mem::take(&mut pull.long);
-        let mut gathered = std::mem::take(&mut core.gathered);
+        let mut gathered = std::mem::take(&mut pass.core.gathered);
         let stream = match call.payload {
             CallPayload::Inline(stream) => stream,
             CallPayload::Long(_) => in_one_piece(&long, &mut gathered),
         };
-        let routed = route(services, Reader::with_reduced(stream, &pull.reduced));
-        let arrived = Arrived { id, peer, call: &call, message: &message, stream };
+        let routed = route(pass.services, Reader::with_reduced(stream, &pull.reduced));
+        let arrived = Arrived { link, call: &call, message: &message, stream };
         self.share.is_last_try = pull.is_last_try;
-        let ran = self.run(core, services, &arrived, &routed, &mut pull.items);
+        let ran = self.run(pass, &arrived, &routed, &mut pull.items);
         self.share.is_last_try = false;
-        core.gathered = gathered;
+        pass.core.gathered = gathered;
         pull.long = long;
-        self.keep_ran(core, call_id, message, pull, ran.map(|ran| (ran, xid)))
+        self.keep_ran(pass.core, call_id, message, pull, ran.map(|ran| (ran, xid)))
     }
 
     /// Keeps what a Call needs on that was run with what it pulled: `ran` says what became of it, and its xid.
@@ -347,12 +343,11 @@ impl Serving {
     #[cold]
     pub(super) fn feed<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
     ) -> Result<usize, CloseReason> {
-        if core.now < self.memory_wait_max && !core.transit.is_worth_trying(&self.share, &core.pools.payload)
+        if pass.core.now < self.memory_wait_max
+            && !pass.core.transit.is_worth_trying(&self.share, &pass.core.pools.payload)
         {
             return Ok(0);
         }
@@ -365,7 +360,7 @@ impl Serving {
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
-            self.advance(core, services, id, peer, call_id)?;
+            self.advance(pass, link, call_id)?;
         }
         Ok(waited.saturating_sub(self.awaiting_memory.len()))
     }
@@ -382,10 +377,8 @@ impl Serving {
     /// A Read is done.
     pub(crate) fn read_done<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
-        id: ConnectionId,
-        peer: Option<&Peer>,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         read: FinishedRead,
     ) -> Result<(), CloseReason> {
         let FinishedRead { request, buf, result } = read;
@@ -403,17 +396,17 @@ impl Serving {
         incoming.buf = Some(buf);
         if let Err(error) = result {
             if error == WorkError::RemoteAccess {
-                core.state.refused_calls.add(peer, xid, core.state.now);
+                pass.core.state.refused_calls.add(link.peer, xid, pass.core.state.now);
             }
             // The connection is ending, with everything in it.
             return Ok(());
         }
-        core.statistics.read_bytes += u64::from(incoming.len);
-        let pages = transit::pages(&core.pools.payload, incoming.len as usize);
+        pass.core.statistics.read_bytes += u64::from(incoming.len);
+        let pages = transit::pages(&pass.core.pools.payload, incoming.len as usize);
         pull.pending -= 1;
         pull.in_flight -= 1;
-        pull.touched = core.now;
-        core.transit.answered(&mut self.share, pages);
-        self.advance(core, services, id, peer, call_id)
+        pull.touched = pass.core.now;
+        pass.core.transit.answered(&mut self.share, pages);
+        self.advance(pass, link, call_id)
     }
 }

@@ -3,7 +3,7 @@
 use super::{Backlog, Connection, Ending, Shared, means};
 use crate::server::transit;
 use crate::service::Services;
-use crate::state::Core;
+use crate::state::{Core, Pass};
 
 impl Connection {
     /// Lets the next record begin, if none has. `false`: it waits, and its octets stay where they are, as to keep them would take
@@ -20,24 +20,23 @@ impl Connection {
     /// Goes on with what waited.
     pub(in crate::stream) fn resume<P, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        services: &mut S,
+        pass: &mut Pass<'_, Core<P>, S>,
         shared: &mut Shared,
     ) -> Result<(), Ending> {
         let result = match self.backlog.take() {
-            None if !self.try_begin(core, shared) => return Ok(()),
-            None => self.process(core, services, shared, &[]).1,
+            None if !self.try_begin(pass.core, shared) => return Ok(()),
+            None => self.process(pass, shared, &[]).1,
             Some(Backlog { buf, at, end }) => {
-                let pages = transit::pages(&core.pools.payload, buf.capacity());
-                core.transit.give(&mut self.share, pages);
-                let (used, result) = self.process(core, services, shared, &buf[at..end]);
-                self.settle(core, shared, buf, end, (at + used, result))
+                let pages = transit::pages(&pass.core.pools.payload, buf.capacity());
+                pass.core.transit.give(&mut self.share, pages);
+                let (used, result) = self.process(pass, shared, &buf[at..end]);
+                self.settle(pass.core, shared, buf, end, (at + used, result))
             }
         };
         if !self.stalled {
             // The time that it waited for us is not the peer's.
-            self.incoming.started = self.incoming.started.map(|_| core.now);
-            self.active = core.now;
+            self.incoming.started = self.incoming.started.map(|_| pass.core.now);
+            self.active = pass.core.now;
         }
         result
     }
