@@ -12,6 +12,7 @@ use stag_wire::rpcrdma::{Emitter, Header, MessageKind, MessageProcedure as RdmaP
 use stag_wire::xdr::{Decode, Encode, Reader, Reduced, Writer};
 
 mod support;
+use support::compound::{Operations, same_compound};
 use support::{captures, folder, run};
 
 /// What encodes to the octets that it came from.
@@ -20,6 +21,8 @@ struct Counts {
     headers: usize,
     rpc_headers: usize,
     bodies: usize,
+    compounds: usize,
+    operations: Operations,
 }
 
 /// Writes a header again, from its values.
@@ -85,6 +88,10 @@ fn encode_payload(payload: &[u8], rpc: &Rpc, reduced: &[Reduced], counts: &mut C
     assert_eq!((len, &buf[..len]), (reader.position(), &payload[..len]));
     counts.rpc_headers += 1;
     let Some(target) = rpc.target() else { return };
+    if same_compound(rpc, reader.clone(), &mut counts.operations).is_some() {
+        counts.compounds += 1;
+        return;
+    }
     if (target.program, target.version) == (nfs3::PROGRAM, nfs3::VERSION) {
         let procedure = nfs3::Procedure::from_number(target.procedure).unwrap();
         let done = match rpc {
@@ -178,6 +185,7 @@ fn check(message: &Message<'_>, counts: &mut Counts) {
 #[test]
 fn every_message_decodes_encodes_and_pairs_up() {
     let expected = table();
+    let mut operations = Operations::new();
     for (name, path) in captures() {
         let mut counts = Counts::default();
         let mut reported = 0;
@@ -204,11 +212,46 @@ fn every_message_decodes_encodes_and_pairs_up() {
         let found = totals.messages as usize;
         assert_eq!((reported, counts.headers, counts.rpc_headers), (found, found, found), "{name}");
         assert_eq!(Some(&totals.messages), expected.get(&name), "{name}: messages, as tshark counts them");
-        let (paired, bodies) = (totals.paired, counts.bodies);
+        let (paired, bodies, compounds) = (totals.paired, counts.bodies, counts.compounds);
         println!(
-            "{name}: {found} messages, {paired} pairs, {bodies} NFSv3 bodies, the same again; no violations: ok"
+            "{name}: {found} messages, {paired} pairs, {bodies} NFSv3 bodies, {compounds} COMPOUNDs, the same again; no \
+             violations: ok"
         );
+        assert_eq!(counts.compounds > 0, name.contains("-v4."), "{name}");
+        for (operation, count) in counts.operations {
+            *operations.entry(operation).or_default() += count;
+        }
     }
+    // Everything that the captures are known to have (captures/README.md) was decoded as an operation.
+    for operation in [
+        "ALLOCATE",
+        "CB_RECALL",
+        "CB_RECALL_ANY",
+        "CB_SEQUENCE",
+        "COPY",
+        "CREATE_SESSION",
+        "DEALLOCATE",
+        "DELEGRETURN",
+        "EXCHANGE_ID",
+        "FREE_STATEID",
+        "GETXATTR",
+        "LISTXATTRS",
+        "LOCK",
+        "LOCKU",
+        "OPEN_CONFIRM",
+        "READDIR",
+        "READLINK",
+        "RELEASE_LOCKOWNER",
+        "REMOVEXATTR",
+        "SECINFO_NO_NAME",
+        "SEEK",
+        "SETCLIENTID",
+        "SETXATTR",
+        "WRITE",
+    ] {
+        assert!(operations.contains_key(operation), "{operation} is in no capture: {operations:?}");
+    }
+    println!("{operations:?}");
 }
 
 /// What was read and written is as long as the headers say.

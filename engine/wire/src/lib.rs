@@ -6,7 +6,7 @@
 //! From the bottom up: [`xdr`] reads and writes the basic types (RFC 4506), [`rpc`] the headers of ONC RPC version 2 (RFC
 //! 5531), [`record`] their marks on a byte stream, [`rpcrdma`] the transport header in front of them (RFC 8166), [`rpcrdma2`]
 //! that of version 2 with its extensions, [`cm_private_data`] the private data of connection set-up (RFC 8797),
-//! [`reliable_reply`] Stag's addition to it. The programs are [`nfs3`] and [`mount3`] (RFC 1813) and their companions [`nfsacl`],
+//! [`reliable_reply`] Stag's addition to it. The programs are [`nfs3`] and [`mount3`] (RFC 1813), [`nfs4`] (RFC 7530, 8881, 7862), and their companions [`nfsacl`],
 //! [`nlm4`] and [`nsm`]; [`rpcbind`] tells where programs are (RFC 1833).
 //!
 //! iWARP, which carries RDMA over TCP, is three layers: [`mpa`] frames the stream (RFC 5044, RFC 6581), [`ddp`] says where
@@ -22,6 +22,7 @@ pub mod ddp;
 pub mod mount3;
 pub mod mpa;
 pub mod nfs3;
+pub mod nfs4;
 pub mod nfsacl;
 pub mod nlm4;
 pub mod nsm;

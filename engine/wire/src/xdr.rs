@@ -158,8 +158,33 @@ impl Reduced {
     }
 }
 
+/// Octets, as they are shown to people: text if all of it is printable ASCII, else hexadecimal; of long ones the start.
+pub(crate) struct Shown<'a>(pub(crate) &'a [u8]);
+
+/// Octets that [`Shown`] shows at most; of longer ones the length is told.
+const SHOWN_MAX: usize = 48;
+
+impl core::fmt::Debug for Shown<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let shown = &self.0[..self.0.len().min(SHOWN_MAX)];
+        match core::str::from_utf8(shown) {
+            Ok(text) if text.bytes().all(|octet| matches!(octet, b' '..=b'~')) => write!(f, "\"{text}\"")?,
+            _ => hex(shown, f)?,
+        }
+        if shown.len() < self.0.len() {
+            write!(f, "...({} octets)", self.0.len())?;
+        }
+        Ok(())
+    }
+}
+
+/// Shows octets in hexadecimal.
+pub(crate) fn hex(octets: &[u8], f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+    octets.iter().try_for_each(|octet| write!(f, "{octet:02x}"))
+}
+
 /// Where a DDP-eligible item is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
     /// In the stream.
     Inline(&'a [u8]),
@@ -170,6 +195,15 @@ pub enum Item<'a> {
         /// Length of the item, from its length word, without padding.
         len: u32,
     },
+}
+
+impl core::fmt::Debug for Item<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Item::Inline(octets) => Shown(octets).fmt(f),
+            Item::Reduced { index, len } => write!(f, "Reduced({len} octets in chunk {index})"),
+        }
+    }
 }
 
 impl Item<'_> {

@@ -1,6 +1,7 @@
 //! Runs captures through the analyzer.
 #![allow(dead_code, reason = "each test crate has its own copy of this module")]
 
+pub(crate) mod compound;
 pub(crate) mod remake;
 pub(crate) mod talk;
 

@@ -1,7 +1,7 @@
 //! How values become XDR and back: macros for records and numbers, and the small values that all others are
 //! made of.
 
-use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status, Verifier};
+use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status};
 use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
 /// Declares structs whose XDR form is their fields in order.
@@ -114,7 +114,7 @@ macro_rules! words {
         }
     )*};
 }
-words!(u32 u64 bool);
+words!(u32 i32 u64 i64 bool);
 
 /// XDR's optional data, and RFC 1813's unions of one arm.
 impl<'a, T: Decode<'a>> Decode<'a> for Option<T> {
@@ -131,14 +131,14 @@ impl<T: Encode> Encode for Option<T> {
     }
 }
 
-impl<'a> Decode<'a> for Verifier {
+impl<'a, const N: usize> Decode<'a> for [u8; N] {
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
         reader.array().copied()
     }
 }
 
-impl Encode for Verifier {
+impl<const N: usize> Encode for [u8; N] {
     #[inline]
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
         *writer.array()? = *self;
