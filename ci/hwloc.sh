@@ -12,5 +12,4 @@ case ${1:-} in -*) usage ;; esac
 need hwloc || { echo "SKIPPED: $lacking"; exit 77; }
 # The programs hand the feature on.
 cargo tree --locked --quiet -p stag-apps --features hwloc -i hwlocality >/dev/null || exit 1
-cargo clippy --locked --quiet -p stag-runtime --features hwloc --all-targets -- -D warnings || exit 1
 ci/test.sh -p stag-runtime --features hwloc --test hwloc --test machine

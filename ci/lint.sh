@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Format, clippy and documentation, warnings denied. One of them: ci/lint.sh fmt|clippy|doc
+# And, only if it is named: ci/lint.sh private, the documentation of what is private, whose links lead readers of the source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -7,20 +8,20 @@ cd "$(dirname "$0")/.."
 fuzz="--manifest-path engine/fuzz/Cargo.toml"
 
 fmt() { cargo fmt --all --check && cargo fmt $fuzz --check; }
+# Where the library hwloc is (ci/packages.sh hwloc), its feature is checked as well.
 clippy() {
-    cargo clippy --locked --workspace --all-targets -- -D warnings
+    local features=()
+    [ ! -e /usr/include/hwloc.h ] || [ ! -e /usr/include/libudev.h ] || features=(--features stag-runtime/hwloc)
+    cargo clippy --locked --workspace --all-targets "${features[@]}" -- -D warnings
     cargo clippy --locked $fuzz --all-targets -- -D warnings
 }
-# What users see; and what is private, whose links lead readers of the source.
-doc() {
-    RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace
-    RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace --document-private-items
-}
+doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
+private() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace --document-private-items; }
 
 [ $# -gt 0 ] || set -- fmt clippy doc
 for check in "$@"; do
     case $check in
-        fmt | clippy | doc) "$check" ;;
-        *) echo "ci/lint.sh: no check $check; there are: fmt clippy doc" >&2; exit 2 ;;
+        fmt | clippy | doc | private) "$check" ;;
+        *) echo "ci/lint.sh: no check $check; there are: fmt clippy doc private" >&2; exit 2 ;;
     esac
 done
