@@ -4,23 +4,20 @@
 //! started with `-L`, also by the loopback and a reserved port.
 
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::net::UnixStream;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use stag::nfs::server::Registered;
+use stag::rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
 use stag::wire::nsm;
-use stag::wire::record::{MARK_LEN, Mark, Splitter, Step};
-use stag::wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
+use stag::wire::rpc::{Accepted, OpaqueAuth};
 use stag::wire::rpcbind::{
     Binding, PORT, PROGRAM, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, VERSION_4,
     VERSION_PORTMAP,
 };
-use stag::wire::xdr::{Overflow, Reader, Writer};
+use stag::wire::xdr::{Encode, Reader};
 
 use crate::failure::CommandFailure;
-use crate::seed::random_seed;
 
 /// rpcbind's local socket: where it is on all systems of today.
 const SOCKET: &str = "/run/rpcbind.sock";
@@ -28,8 +25,8 @@ const SOCKET: &str = "/run/rpcbind.sock";
 /// How long an answer may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Octets of a Call, and of a Reply.
-const LEN_MAX: usize = 1024;
+/// Bounds of Calls and Replies.
+const LIMITS: StreamLimits = StreamLimits { calls_max: 1, call_len_max: 1024, reply_len_max: 1024 };
 
 /// Programs that are registered. Dropped, they are not any more.
 pub(super) struct Registration {
@@ -103,11 +100,9 @@ impl Drop for Registration {
 #[derive(Debug)]
 enum Refusal {
     /// It is not there.
-    Absent(io::Error),
-    /// It does not answer.
-    Silent(io::Error),
-    /// Its answer makes no sense, or is a refusal of the Call as such.
-    Senseless,
+    Absent(StreamCallError),
+    /// A Call brought no answer that makes sense.
+    Failed(StreamCallError),
 }
 
 impl fmt::Display for Refusal {
@@ -116,36 +111,25 @@ impl fmt::Display for Refusal {
             Refusal::Absent(error) => {
                 write!(f, "no rpcbind at {SOCKET} or port {PORT} ({error}); start one, or serve without it")
             }
-            Refusal::Silent(error) => write!(f, "rpcbind does not answer: {error}"),
-            Refusal::Senseless => f.write_str("rpcbind's answer is malformed"),
+            Refusal::Failed(error) => write!(f, "a Call to rpcbind failed: {error}"),
         }
     }
 }
 
-trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
-
 /// A connection to it.
 struct Rpcbind {
-    stream: Box<dyn Stream>,
-    xid: u32,
+    client: BlockingClient,
     /// It knows version 2 alone.
     is_old: bool,
 }
 
 impl Rpcbind {
     fn connect() -> Result<Rpcbind, Refusal> {
-        let new = |stream| Rpcbind { stream, xid: random_seed(), is_old: false };
-        if let Ok(stream) = UnixStream::connect(SOCKET) {
-            let timed = stream.set_read_timeout(Some(TIMEOUT)).and(stream.set_write_timeout(Some(TIMEOUT)));
-            timed.map_err(Refusal::Silent)?;
-            return Ok(new(Box::new(stream)));
-        }
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
-        let stream = TcpStream::connect_timeout(&address, TIMEOUT).map_err(Refusal::Absent)?;
-        let timed = stream.set_read_timeout(Some(TIMEOUT)).and(stream.set_write_timeout(Some(TIMEOUT)));
-        timed.map_err(Refusal::Silent)?;
-        Ok(new(Box::new(stream)))
+        let client = BlockingClient::connect_local(SOCKET, LIMITS, TIMEOUT).or_else(|_| {
+            let address = SocketAddr::from((Ipv4Addr::LOCALHOST, PORT));
+            BlockingClient::connect(address, CallSource::Any, LIMITS, (TIMEOUT, TIMEOUT))
+        });
+        Ok(Rpcbind { client: client.map_err(Refusal::Absent)?, is_old: false })
     }
 
     fn set(&mut self, program: &Registered) -> Result<bool, Refusal> {
@@ -167,65 +151,27 @@ impl Rpcbind {
             let universal = UniversalAddress::new(address);
             let (text, owner) = (universal.text(), Text(b"superuser"));
             let binding = Binding { program, version, netid: Text(netid), address: text, owner };
-            let done = self.call(VERSION_4, procedure as u32, |writer| writer.value(&binding))?;
-            match done {
-                Some(done) => return Ok(done),
-                None => self.is_old = true,
+            match self.call(VERSION_4, procedure as u32, &binding) {
+                Err(StreamCallError::NotExecuted(Accepted::ProgMismatch { .. })) => self.is_old = true,
+                done => return done.map_err(Refusal::Failed),
             }
         }
         // What it has no word for is done.
         let Some(mapping) = registered.mapping() else { return Ok(true) };
-        let done = self.call(VERSION_PORTMAP, old as u32, |writer| writer.value(&mapping))?;
-        done.ok_or(Refusal::Senseless)
+        self.call(VERSION_PORTMAP, old as u32, &mapping).map_err(Refusal::Failed)
     }
 
-    /// Makes a Call that is answered with a bool. `None`: this version of rpcbind is not served.
+    /// Makes a Call that is answered with a bool.
     fn call(
         &mut self,
         version: u32,
         procedure: u32,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<Option<bool>, Refusal> {
-        self.xid = self.xid.wrapping_add(1);
-        let mut space = [0; LEN_MAX];
-        let mut writer = Writer::new(&mut space[MARK_LEN..]);
-        let (credential, verifier) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
-        let header = CallHeader { xid: self.xid, program: PROGRAM, version, procedure, credential, verifier };
-        header.emit(&mut writer).and_then(|()| encode(&mut writer)).map_err(|_| Refusal::Senseless)?;
-        let len = writer.position();
-        space[..MARK_LEN].copy_from_slice(&Mark::whole(len as u32).to_bytes());
-        self.stream.write_all(&space[..MARK_LEN + len]).map_err(Refusal::Silent)?;
-
-        let record = self.record()?;
-        let mut reader = Reader::new(&record);
-        let header = ReplyHeader::parse(&mut reader).map_err(|_| Refusal::Senseless)?;
-        match header.body {
-            _ if header.xid != self.xid => Err(Refusal::Senseless),
-            ReplyBody::Accepted { outcome: Accepted::Success, .. } => {
-                reader.bool().map(Some).map_err(|_| Refusal::Senseless)
-            }
-            ReplyBody::Accepted { outcome: Accepted::ProgMismatch { .. }, .. } => Ok(None),
-            _ => Err(Refusal::Senseless),
-        }
-    }
-
-    fn record(&mut self) -> Result<Vec<u8>, Refusal> {
-        let mut splitter = Splitter::new(LEN_MAX as u32);
-        let (mut record, mut buf) = (Vec::new(), [0; LEN_MAX]);
-        loop {
-            let count = self.stream.read(&mut buf).map_err(Refusal::Silent)?;
-            if count == 0 {
-                return Err(Refusal::Silent(io::ErrorKind::UnexpectedEof.into()));
-            }
-            let mut input = &buf[..count];
-            loop {
-                match splitter.step(&mut input).map_err(|_| Refusal::Senseless)? {
-                    Step::Octets(octets) => record.extend(octets),
-                    Step::End => return Ok(record),
-                    Step::Pause => break,
-                }
-            }
-        }
+        arguments: &dyn Encode,
+    ) -> Result<bool, StreamCallError> {
+        let credential = OpaqueAuth::NONE;
+        let call = StreamCall { program: PROGRAM, version, procedure, credential, arguments };
+        let results = self.client.call(&call)?;
+        Reader::new(&results).bool().map_err(|_| StreamCallError::BadReply)
     }
 }
 

@@ -10,23 +10,21 @@
 //! It is driven by [`CallOut::poll`], from the reactor that owns it. One connection for each Call: there are few.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, RandomState};
-use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::ErrorKind;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
-use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
-use stag_wire::record::{Mark, Splitter, Step};
-use stag_wire::rpc::{CallHeader, OpaqueAuth, ReplyHeader};
+use stag_rpc::{CallSource, StreamCall, StreamCallError, StreamClient, StreamLimits};
+use stag_wire::rpc::OpaqueAuth;
 use stag_wire::rpcbind::{self, UniversalAddress};
-use stag_wire::xdr::{Encode, Reader, Writer};
+use stag_wire::xdr::{Encode, Overflow, Reader, Writer};
 
 /// Octets of the arguments that a Call out can have.
 pub const ARGUMENTS_LEN_MAX: usize = 8192;
-/// Octets of a Reply to such a Call.
-const REPLY_LEN_MAX: u32 = 4096;
+/// Bounds of one connection: its one Call, with its header, and the Reply.
+const LIMITS: StreamLimits =
+    StreamLimits { calls_max: 1, call_len_max: ARGUMENTS_LEN_MAX as u32 + 64, reply_len_max: 4096 };
 /// Ports that are remembered.
 const PORTS_MAX: usize = 1024;
 /// While something is under way, sockets are looked at so often.
@@ -69,21 +67,12 @@ pub fn arguments(value: &impl Encode) -> Vec<u8> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallOutError {
-    /// No connection, or it ended.
-    #[error("no connection to the client: {0}")]
-    Connection(ErrorKind),
     /// The client's rpcbind knows no such program.
     #[error("the client's rpcbind knows no such program")]
     NotRegistered,
-    /// The Reply says that the Call was not executed.
-    #[error("the client refused the Call")]
-    Refused,
-    /// The Reply makes no sense.
-    #[error("the client's reply is malformed")]
-    BadReply,
-    /// It took too long.
-    #[error("the client took too long")]
-    TimedOut,
+    /// The client, or its rpcbind, brought no results.
+    #[error("the client: {0}")]
+    Call(#[from] StreamCallError),
 }
 
 /// Names a Call out until it ends.
@@ -128,7 +117,7 @@ impl CallOut for NoCallOut {
             return None;
         }
         self.ended += 1;
-        Some((CallOutId(self.ended), Err(CallOutError::Connection(ErrorKind::Unsupported))))
+        Some((CallOutId(self.ended), Err(StreamCallError::Connection(ErrorKind::Unsupported).into())))
     }
 
     fn next_timeout(&self) -> Option<Duration> {
@@ -165,7 +154,6 @@ pub struct TcpCallOut {
     /// Ports that rpcbinds told; forgotten when a connection there fails.
     ports: HashMap<(IpAddr, u32, u32), u16>,
     last_id: u64,
-    xid: u32,
     next_look: Duration,
 }
 
@@ -178,21 +166,11 @@ struct Job {
     asks_port: bool,
     /// The port was known from before, and may have changed.
     from_memory: bool,
-    connection: Connection,
+    /// One connection, for one Call.
+    client: StreamClient,
 }
 
-/// One connection, for one Call.
-#[derive(Debug)]
-struct Connection {
-    stream: TcpStream,
-    xid: u32,
-    output: Vec<u8>,
-    sent: usize,
-    splitter: Splitter,
-    reply: Vec<u8>,
-}
-
-/// What a look at a connection found.
+/// How a Call ended, if it has.
 type Look = Option<Result<Vec<u8>, CallOutError>>;
 
 impl TcpCallOut {
@@ -205,64 +183,68 @@ impl TcpCallOut {
             failed: Vec::new(),
             ports: HashMap::new(),
             last_id: 0,
-            // Clients that remember Calls of an earlier run must not take ours for those.
-            xid: RandomState::new().hash_one(0) as u32,
             next_look: Duration::ZERO,
         }
     }
 
-    /// Connects to where the Call goes next: rpcbind, or the program.
-    fn connect(&mut self, call: &OutCall, port: Option<u16>) -> Result<Connection, CallOutError> {
-        self.xid = self.xid.wrapping_add(1);
+    /// Calls where the Call goes next: rpcbind, or the program.
+    fn connect(
+        &self,
+        call: &OutCall,
+        port: Option<u16>,
+        deadline: Duration,
+    ) -> Result<StreamClient, StreamCallError> {
         let address = SocketAddr::new(call.to, port.unwrap_or(self.config.rpcbind_port));
-        match port {
-            Some(_) => Connection::new(address, self.xid, call),
-            // From the same address as the Call: a firewall lets through both or none.
-            None => Connection::new(address, self.xid, &port_question(call, address)),
-        }
+        // From the same address as the Call: a firewall lets through both or none.
+        let question = port.is_none().then(|| port_question(call, address));
+        let call = question.as_ref().unwrap_or(call);
+        let source = call.from.map_or(CallSource::Any, CallSource::Address);
+        let mut client = StreamClient::connect(address, source, LIMITS)?;
+        let OutCall { program, version, procedure, .. } = *call;
+        let arguments = &Encoded(&call.arguments);
+        client.begin(
+            &StreamCall { program, version, procedure, credential: OpaqueAuth::NONE, arguments },
+            deadline,
+        )?;
+        Ok(client)
     }
 
     /// Takes one job a step further.
     fn step(&mut self, index: usize, now: Duration) -> Look {
         let job = &mut self.jobs[index];
-        if now >= job.deadline {
-            self.forget_port(index);
-            return Some(Err(CallOutError::TimedOut));
-        }
-        let found = job.connection.poll()?;
+        let (_, found) = job.client.poll(now)?;
         if job.asks_port {
             let call = job.call.clone();
-            let port = found.and_then(|results| read_port(&results, call.to));
-            let next = port.and_then(|port| {
-                self.remember_port(&call, port);
-                self.connect(&call, Some(port))
-            });
-            return match next {
-                Ok(connection) => {
-                    let job = &mut self.jobs[index];
-                    (job.connection, job.asks_port) = (connection, false);
-                    None
+            let port = found.map_err(CallOutError::from).and_then(|results| read_port(&results, call.to));
+            return match port {
+                Ok(port) => {
+                    self.remember_port(&call, port);
+                    self.redirect(index, Some(port))
                 }
                 Err(error) => Some(Err(error)),
             };
         }
-        if found.is_err() {
-            let from_memory = job.from_memory;
-            let call = job.call.clone();
+        if let Err(error) = found {
             self.forget_port(index);
-            // The lock manager may have another port since: ask once more.
-            if from_memory {
-                return match self.connect(&call, None) {
-                    Ok(connection) => {
-                        let job = &mut self.jobs[index];
-                        (job.connection, job.asks_port, job.from_memory) = (connection, true, false);
-                        None
-                    }
-                    Err(error) => Some(Err(error)),
-                };
+            // The lock manager may have another port since: ask once more, unless there is no time.
+            if self.jobs[index].from_memory && error != StreamCallError::TimedOut {
+                return self.redirect(index, None);
             }
         }
-        Some(found)
+        Some(found.map_err(CallOutError::from))
+    }
+
+    /// The job goes on with another connection: to the program, or to rpcbind.
+    fn redirect(&mut self, index: usize, port: Option<u16>) -> Look {
+        let job = &self.jobs[index];
+        match self.connect(&job.call, port, job.deadline) {
+            Ok(client) => {
+                let job = &mut self.jobs[index];
+                (job.client, job.asks_port, job.from_memory) = (client, port.is_none(), false);
+                None
+            }
+            Err(error) => Some(Err(error.into())),
+        }
     }
 
     fn remember_port(&mut self, call: &OutCall, port: u16) {
@@ -287,22 +269,14 @@ impl CallOut for TcpCallOut {
         self.last_id += 1;
         let id = CallOutId(self.last_id);
         self.next_look = now;
-        let connection = match self.connect(&call, port) {
-            Ok(connection) => connection,
-            Err(error) => {
-                self.failed.push((id, error));
-                return Some(id);
-            }
-        };
         let deadline = now + self.config.timeout;
-        self.jobs.push(Job {
-            id,
-            call,
-            deadline,
-            asks_port: port.is_none(),
-            from_memory: port.is_some(),
-            connection,
-        });
+        match self.connect(&call, port, deadline) {
+            Ok(client) => {
+                let (asks_port, from_memory) = (port.is_none(), port.is_some());
+                self.jobs.push(Job { id, call, deadline, asks_port, from_memory, client });
+            }
+            Err(error) => self.failed.push((id, error.into())),
+        }
         Some(id)
     }
 
@@ -333,109 +307,23 @@ impl CallOut for TcpCallOut {
             return Some(self.next_look);
         }
         // A socket that connects becomes writable, not readable: it is looked at by the clock.
-        let connects = self.jobs.iter().any(|job| job.connection.sent < job.connection.output.len());
+        let connects = self.jobs.iter().any(|job| job.client.is_sending());
         let deadline = self.jobs.iter().map(|job| job.deadline).min()?;
         Some(if connects { self.next_look + LOOK } else { deadline })
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.jobs.iter().map(|job| job.connection.stream.as_raw_fd()));
+        out.extend(self.jobs.iter().map(|job| job.client.as_fd().as_raw_fd()));
     }
 }
 
-impl Connection {
-    fn new(address: SocketAddr, xid: u32, call: &OutCall) -> Result<Connection, CallOutError> {
-        let stream = connect(address, call.from).map_err(|error| CallOutError::Connection(error.kind()))?;
-        let output = message(xid, call);
-        let splitter = Splitter::new(REPLY_LEN_MAX);
-        Ok(Connection { stream, xid, output, sent: 0, splitter, reply: Vec::new() })
-    }
+/// Arguments that are encoded already.
+struct Encoded<'a>(&'a [u8]);
 
-    /// Sends and receives what can be; the results if the Reply is complete.
-    fn poll(&mut self) -> Look {
-        loop {
-            match self.advance() {
-                Ok(Some(end)) => return Some(end),
-                Ok(None) => {}
-                Err(ErrorKind::WouldBlock | ErrorKind::NotConnected) => return None,
-                Err(ErrorKind::Interrupted) => {}
-                Err(kind) => return Some(Err(CallOutError::Connection(kind))),
-            }
-        }
+impl Encode for Encoded<'_> {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.opaque_fixed(self.0)
     }
-
-    /// One system call.
-    fn advance(&mut self) -> Result<Look, ErrorKind> {
-        if self.sent < self.output.len() {
-            let sent = self.stream.write(&self.output[self.sent..]).map_err(|error| error.kind())?;
-            self.sent += sent;
-            return Ok(None);
-        }
-        let mut buf = [0; 1024];
-        let count = self.stream.read(&mut buf).map_err(|error| error.kind())?;
-        if count == 0 {
-            return Err(ErrorKind::UnexpectedEof);
-        }
-        let mut input = &buf[..count];
-        loop {
-            match self.splitter.step(&mut input) {
-                Ok(Step::Octets(octets)) => self.reply.extend_from_slice(octets),
-                Ok(Step::End) => return Ok(Some(self.results())),
-                Ok(Step::Pause) => return Ok(None),
-                Err(_) => return Ok(Some(Err(CallOutError::BadReply))),
-            }
-        }
-    }
-
-    fn results(&self) -> Result<Vec<u8>, CallOutError> {
-        let mut reader = Reader::new(&self.reply);
-        let header = ReplyHeader::parse(&mut reader).map_err(|_| CallOutError::BadReply)?;
-        if header.xid != self.xid {
-            return Err(CallOutError::BadReply);
-        }
-        if !header.is_success() {
-            return Err(CallOutError::Refused);
-        }
-        Ok(reader.rest().to_vec())
-    }
-}
-
-/// Begins to connect.
-fn connect(address: SocketAddr, from: Option<IpAddr>) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    if let Some(from) = from.filter(|from| from.is_ipv4() == address.is_ipv4())
-        && let Err(error) = socket.bind(&SocketAddr::new(from, 0).into())
-    {
-        tracing::debug!(%from, %error, "a Call to a host does not come from the address that it knows");
-    }
-    socket.set_nonblocking(true)?;
-    socket.set_tcp_nodelay(true)?;
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if in_progress(&error) => {}
-        Err(error) => return Err(error),
-    }
-    Ok(socket.into())
-}
-
-fn in_progress(error: &std::io::Error) -> bool {
-    // The standard library's name for it is not stable.
-    error.kind() == ErrorKind::WouldBlock || error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error())
-}
-
-/// A Call behind its record mark.
-fn message(xid: u32, call: &OutCall) -> Vec<u8> {
-    let (credential, verifier) = (OpaqueAuth::NONE, OpaqueAuth::NONE);
-    let (program, version, procedure) = (call.program, call.version, call.procedure);
-    let header = CallHeader { xid, program, version, procedure, credential, verifier };
-    let len = header.emitted_len() + call.arguments.len();
-    let mut octets = vec![0; 4 + len];
-    let (mark, rest) = octets.split_at_mut(4);
-    mark.copy_from_slice(&Mark::whole(len as u32).to_bytes());
-    let mut writer = Writer::new(rest);
-    let written = header.emit(&mut writer).and_then(|()| writer.opaque_fixed(&call.arguments));
-    written.expect("the buffer is as long as the message");
-    octets
 }
 
 /// What to ask an rpcbind: of IPv4 the port mapper, which everybody has; of IPv6 what can say such an address.
@@ -457,13 +345,13 @@ fn port_question(call: &OutCall, rpcbind: SocketAddr) -> OutCall {
 fn read_port(results: &[u8], to: IpAddr) -> Result<u16, CallOutError> {
     let mut reader = Reader::new(results);
     let port = if to.is_ipv4() {
-        let port = reader.u32().map_err(|_| CallOutError::BadReply)?;
-        u16::try_from(port).map_err(|_| CallOutError::BadReply)?
+        let port = reader.u32().map_err(|_| StreamCallError::BadReply)?;
+        u16::try_from(port).map_err(|_| StreamCallError::BadReply)?
     } else {
-        let address: rpcbind::Text<'_> = reader.value().map_err(|_| CallOutError::BadReply)?;
+        let address: rpcbind::Text<'_> = reader.value().map_err(|_| StreamCallError::BadReply)?;
         match address.0 {
             b"" => 0,
-            text => UniversalAddress::parse(text).ok_or(CallOutError::BadReply)?.port(),
+            text => UniversalAddress::parse(text).ok_or(StreamCallError::BadReply)?.port(),
         }
     };
     if port == 0 { Err(CallOutError::NotRegistered) } else { Ok(port) }

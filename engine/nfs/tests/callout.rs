@@ -6,6 +6,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use stag_nfs::callout::{CallOut, CallOutConfig, CallOutError, OutCall, TcpCallOut, arguments};
+use stag_rpc::StreamCallError;
 use stag_runtime::Clock;
 use stag_wire::nlm4::{self, Object, Results, Status};
 use stag_wire::rpc::{Accepted, CallHeader, ReplyHeader, emit_success};
@@ -113,16 +114,22 @@ fn the_port_is_asked_for_once_and_again_when_it_is_dead() {
         assert_eq!(results, Results { cookie: Object(b"abcd"), status: Status::Granted });
     }
     manager.join().unwrap();
-    assert!(matches!(call(&mut out, &clock, granted()), Err(CallOutError::Connection(_))));
+    assert!(matches!(
+        call(&mut out, &clock, granted()),
+        Err(CallOutError::Call(StreamCallError::Connection(_)))
+    ));
     binder.join().unwrap();
-    assert!(matches!(call(&mut out, &clock, granted()), Err(CallOutError::Connection(_))), "no rpcbind");
+    assert!(
+        matches!(call(&mut out, &clock, granted()), Err(CallOutError::Call(StreamCallError::Connection(_)))),
+        "no rpcbind"
+    );
     assert_eq!(out.next_timeout(), None);
 }
 
 #[test]
 fn what_a_client_says_instead_is_told() {
     let clock = Clock::start();
-    for (port, expected) in [(0, CallOutError::NotRegistered), (70_000, CallOutError::BadReply)] {
+    for (port, expected) in [(0, CallOutError::NotRegistered), (70_000, StreamCallError::BadReply.into())] {
         let (port, binder) = rpcbind(port, 1);
         assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(expected));
         binder.join().unwrap();
@@ -130,10 +137,13 @@ fn what_a_client_says_instead_is_told() {
     let (port, binder) = serve(1, |header, _, writer| {
         ReplyHeader::accepted(header.xid, Accepted::ProgUnavail).emit(writer).unwrap();
     });
-    assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(CallOutError::Refused));
+    assert_eq!(
+        call(&mut callout(port, LONG), &clock, granted()),
+        Err(StreamCallError::NotExecuted(Accepted::ProgUnavail).into())
+    );
     binder.join().unwrap();
     let (port, binder) = serve(1, |header, _, writer| emit_success(writer, header.xid + 1).unwrap());
-    assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(CallOutError::BadReply));
+    assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(StreamCallError::BadReply.into()));
     binder.join().unwrap();
 }
 
@@ -158,7 +168,7 @@ fn what_hangs_is_given_up() {
     };
     assert_eq!(ended(&mut out, Duration::from_secs(5)), []);
     out.cancel(second);
-    assert_eq!(ended(&mut out, Duration::from_secs(7)), [(first, Err(CallOutError::TimedOut))]);
+    assert_eq!(ended(&mut out, Duration::from_secs(7)), [(first, Err(StreamCallError::TimedOut.into()))]);
     assert_eq!(out.next_timeout(), None);
 }
 
@@ -173,6 +183,6 @@ fn an_endless_reply_ends_the_call() {
         let _ = stream.read(&mut [0; 1]);
     });
     let clock = Clock::start();
-    assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(CallOutError::BadReply));
+    assert_eq!(call(&mut callout(port, LONG), &clock, granted()), Err(StreamCallError::BadReply.into()));
     thread.join().unwrap();
 }

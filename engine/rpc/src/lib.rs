@@ -68,6 +68,9 @@ pub use service::panic_guard::PanicGuard;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
+pub use stream::client::{
+    BlockingClient, CallSource, StreamCall, StreamCallError, StreamClient, StreamLimits,
+};
 
 /// Names a connection: that of its queue pair; of a TCP connection, an index that no queue pair has.
 pub type ConnectionId = stag_fabric::QueuePairId;

@@ -19,6 +19,7 @@
 //! Replies; and the burst that waits for any of these. Time-outs bound everything that needs the peer. Octets that do
 //! not begin like a record end that connection alone.
 
+pub(crate) mod client;
 mod connection;
 mod datagram;
 mod incoming;

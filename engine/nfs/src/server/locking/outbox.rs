@@ -409,7 +409,7 @@ mod tests {
         fn fail_all(&self) {
             let mut lines = self.0.borrow_mut();
             let (ended, begun) = (lines.ended, lines.begun.len());
-            let failed = |number| (CallOutId(number as u64 + 1), Err(CallOutError::TimedOut));
+            let failed = |number| (CallOutId(number as u64 + 1), Err(CallOutError::NotRegistered));
             lines.answers.extend((ended..begun).map(failed));
             lines.ended = begun;
         }
@@ -528,7 +528,11 @@ mod tests {
             let begun = script.0.borrow().begun.len();
             if begun > tries.len() {
                 tries.push(now.as_secs());
-                script.0.borrow_mut().answers.push((CallOutId(begun as u64), Err(CallOutError::TimedOut)));
+                script
+                    .0
+                    .borrow_mut()
+                    .answers
+                    .push((CallOutId(begun as u64), Err(CallOutError::NotRegistered)));
             }
         }
         assert_eq!(tries, [1, 2, 4, 8, 16, 31, 61, 91]);
