@@ -5,8 +5,8 @@
 //! | `session` | every Call of NFS, for tasks that share a connection; [`Remote`] waits for the end of each |
 //! | `listing` | listing of folders |
 //! | `data` | reading and writing while no task runs |
-//! | `mount` | MOUNT, on the connection or over TCP (`tcp`) |
-//! | `link`, `any` | one connection over one fabric, and over any |
+//! | `mount` | MOUNT, on the connection or over TCP |
+//! | `link` | one connection, over any fabric |
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use stag::nfs::client::{ClientError, ListExports, Mnt, Null, Operation};
+use stag::nfs::client::{AnyOperation, ClientError, ListExports, Mnt, Null, Operation};
 use stag::wire::mount3;
 use stag::wire::nfs3::{
     Attributes, CreateHow, DirectoryName, Failure as Failed, FileType, FsstatOk, Handle as WireHandle, Name,
@@ -31,14 +31,12 @@ use listing::Listing;
 use mount::{Mount, Results};
 use session::Session;
 
-mod any;
 pub(crate) mod credentials;
 mod data;
 mod link;
 pub(crate) mod listing;
 mod mount;
 pub(crate) mod session;
-mod tcp;
 
 /// Why an operation on a server's file failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -203,7 +201,7 @@ impl Remote {
     /// Makes a NULL Call, and says how long it took.
     pub fn null(&mut self) -> Result<Duration, RemoteError> {
         let link = &mut self.session.inner.borrow_mut().link;
-        let finished = link.call(&Null)?;
+        let finished = link.call(&AnyOperation::new(&Null))?;
         Ok(link.time(&finished))
     }
 
@@ -274,9 +272,9 @@ impl Remote {
         let inner = &mut *self.session.inner.borrow_mut();
         let mount = match &mut inner.mount {
             Some(mount) => mount,
-            mount @ None => mount.insert(Mount::find(&mut inner.link, &inner.server)?),
+            mount @ None => mount.insert(Mount::find(&mut *inner.link, &inner.server)?),
         };
-        mount.call(&mut inner.link, operation)
+        mount.call(&mut *inner.link, operation)
     }
 
     /// The last name of a URL, and the folder that it is in.

@@ -1,21 +1,24 @@
-//! One connection of a client, driven on the calling thread: begins Calls and waits for their ends.
+//! One connection of a client, over any fabric, driven on the calling thread: begins Calls and waits for their ends.
 
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use stag::fabric::{DisconnectReason, FabricError, Provider};
+use stag::fabric::{
+    DisconnectReason, FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig,
+};
 use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
 use stag::nfs::client::{AnyOperation, FinishedCall, Null, Target};
 use stag::rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
-    ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools,
+    ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools, StreamCallError,
 };
 use stag::runtime::{Clock, PollMode, Poller, sleep};
 use stag::wire::nfs3;
+use stag::wire::rpc::OpaqueAuth;
 
 use super::RemoteError;
 use super::credentials;
-use super::tcp::{TcpError, TcpRpc};
+use super::mount;
 use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
@@ -61,7 +64,7 @@ const POLICY: ClientPolicy = ClientPolicy {
 };
 
 /// How long a connection may take to come about, or to end.
-pub(super) const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
+const SET_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long to poll for an answer before sleep: longer than a server on a core of its own needs.
 pub(super) const SPIN: Duration = PollMode::SPIN;
@@ -75,8 +78,102 @@ pub(super) fn clock() -> Clock {
     *CLOCK.get_or_init(Clock::start_system)
 }
 
+/// A connection over the fabric that its URL names.
+pub(super) trait Link {
+    /// The figures of the Calls so far.
+    fn timings(&self) -> &Timings;
+
+    /// What was counted.
+    fn counters(&self) -> Counters;
+
+    /// Credits that the server granted last.
+    fn credits_granted(&self) -> u32;
+
+    /// The longest inline Call that both sides agreed on.
+    fn inline_threshold(&self) -> u32;
+
+    /// Octets of data that a WRITE to a handle of `file_len` octets may carry inline.
+    fn inline_write_len_max(&self, file_len: usize) -> usize;
+
+    /// A buffer for `len` octets of payload, if there is one.
+    fn buffer(&self, len: usize) -> Option<Buf>;
+
+    /// Makes one Call without chunks, and waits for its end.
+    fn call(&mut self, operation: &AnyOperation<'_>) -> Result<FinishedCall, RemoteError>;
+
+    /// How long the last completed Call took.
+    fn time(&self, finished: &FinishedCall) -> Duration;
+
+    /// Makes a pass, without waiting. Returns the number of events.
+    fn pass(&mut self) -> usize;
+
+    /// What a sleep waits for.
+    fn poller(&mut self) -> &mut dyn Poller;
+
+    /// Whether the connection is being made anew.
+    fn is_interrupted(&self) -> bool;
+
+    /// Whether a Call failed in a way in which all others will: no connection, no answer, no such program.
+    fn is_useless(&self) -> bool;
+
+    /// Begins a Call, or says `false`: not now. Never waits, even while the connection is being made anew.
+    fn try_begin(
+        &mut self,
+        operation: &AnyOperation<'_>,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError>;
+
+    /// The end of some Call, if one has ended: its user number, and its results.
+    fn take_finished(&mut self) -> Option<(u64, Result<FinishedCall, RemoteError>)>;
+}
+
+/// Connects over the fabric that `url` names.
+pub(super) fn connect(url: &Url, reconnects: bool) -> Result<Box<dyn Link>, RemoteError> {
+    let options = options::get();
+    match url.fabric {
+        FabricName::Shm => {
+            let config = ShmConfig {
+                admit: options.shm_allow,
+                // The server chose its pages.
+                foreign_hugepages: true,
+                queue_pairs: 2,
+                completions: 4096,
+                may_sleep: true,
+                ..ShmConfig::default()
+            };
+            FabricLink::connect(url, reconnects, || Shm::open(config))
+        }
+        FabricName::Iwarp => {
+            let config = IwarpConfig {
+                queue_pairs: 2,
+                completions: 4096,
+                may_sleep: true,
+                handshakes: 1,
+                crc: options.crc,
+                congestion_control: options.congestion_control,
+                connect_timeout: SET_UP_TIMEOUT,
+                ..IwarpConfig::default()
+            };
+            FabricLink::connect(url, reconnects, || Iwarp::open(config))
+        }
+        FabricName::Verbs => {
+            let config = VerbsConfig {
+                device: options.device,
+                exposure: options.exposure,
+                queue_pairs: 2,
+                completions: 4096,
+                may_sleep: true,
+                setup_timeout: SET_UP_TIMEOUT,
+                ..VerbsConfig::default()
+            };
+            FabricLink::connect(url, reconnects, || Verbs::open(config))
+        }
+    }
+}
+
 /// A connection over one fabric.
-pub(super) struct Link<P: Provider> {
+struct FabricLink<P: Provider + 'static> {
     engine: Engine<P, Programs>,
     connection: ConnectionId,
     clock: Clock,
@@ -96,13 +193,13 @@ pub(super) struct Link<P: Provider> {
     is_useless: bool,
 }
 
-impl<P: Provider> Link<P> {
+impl<P: Provider + 'static> FabricLink<P> {
     /// Connects over the provider that `open` opens.
-    pub(super) fn connect(
+    fn connect(
         url: &Url,
         reconnects: bool,
         open: impl FnOnce() -> Result<P, FabricError>,
-    ) -> Result<Link<P>, RemoteError> {
+    ) -> Result<Box<dyn Link>, RemoteError> {
         let config = EngineConfig {
             connections_max: 1,
             // It only calls.
@@ -138,7 +235,7 @@ impl<P: Provider> Link<P> {
         let policy = if reconnects { POLICY } else { ClientPolicy::default() };
         let connection = engine.connect_with(&url.address, policy).map_err(|error| broken(&error))?;
         let credentials = credentials::encode();
-        let mut link = Link {
+        let mut link = FabricLink {
             engine,
             connection,
             clock,
@@ -152,7 +249,7 @@ impl<P: Provider> Link<P> {
             is_useless: false,
         };
         link.establish(url)?;
-        Ok(link)
+        Ok(Box::new(link))
     }
 
     fn establish(&mut self, url: &Url) -> Result<(), RemoteError> {
@@ -184,38 +281,6 @@ impl<P: Provider> Link<P> {
             }
             reason => closed(&reason),
         }))
-    }
-
-    /// The figures of the Calls so far.
-    pub(super) fn timings(&self) -> &Timings {
-        &self.timings
-    }
-
-    /// What was counted.
-    pub(super) fn counters(&self) -> Counters {
-        self.engine.statistics().into()
-    }
-
-    /// Credits that the server granted last.
-    pub(super) fn credits_granted(&self) -> u32 {
-        self.engine.credits_granted(self.connection)
-    }
-
-    /// The longest inline Call that both sides agreed on.
-    pub(super) fn inline_threshold(&self) -> u32 {
-        self.engine.parameters(self.connection).map_or(0, |parameters| parameters.call_threshold)
-    }
-
-    /// Octets of data that a WRITE to a handle of `file_len` octets may carry inline.
-    pub(super) fn inline_write_len_max(&self, file_len: usize) -> usize {
-        let credentials = Credentials::Sys(&self.credentials);
-        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
-        target.inline_write_len_max(&self.engine, file_len)
-    }
-
-    /// A buffer for `len` octets of payload, if there is one.
-    pub(super) fn buffer(&self, len: usize) -> Option<Buf> {
-        self.engine.pools().payload.take_len(len)
     }
 
     /// Begins a Call. `false`: not now, wait for another one to end first; the chunks are as they were.
@@ -297,22 +362,6 @@ impl<P: Provider> Link<P> {
         Ok(FinishedCall::new(completed))
     }
 
-    /// Makes one Call without chunks, and waits for its end.
-    pub(super) fn call(&mut self, operation: &AnyOperation<'_>) -> Result<FinishedCall, RemoteError> {
-        // Credits come back within a pass or two of the last Reply.
-        for _ in 0..CREDIT_PASSES {
-            if self.begin(operation, &mut Chunks::default(), 0)? {
-                return self.finished();
-            }
-        }
-        Err(RemoteError::Broken("no credit or no memory, although no Call is outstanding".to_owned()))
-    }
-
-    /// How long the last completed Call took.
-    pub(super) fn time(&self, finished: &FinishedCall) -> Duration {
-        self.now.saturating_sub(finished.completed().started)
-    }
-
     /// Makes passes until `poll` has something.
     fn wait<T>(&mut self, timeout: Duration, mut poll: impl FnMut(&mut Self) -> Option<T>) -> Option<T> {
         let begun = self.clock.now();
@@ -338,49 +387,6 @@ impl<P: Provider> Link<P> {
             sleep(&mut [&mut self.engine], self.now, latest);
             self.now = self.clock.now();
         }
-    }
-
-    /// Makes a pass, without waiting. Returns the number of events.
-    pub(super) fn pass(&mut self) -> usize {
-        self.now = self.clock.now();
-        let events = self.engine.poll(self.now);
-        self.note_events();
-        events
-    }
-
-    /// What a sleep waits for.
-    pub(super) fn poller(&mut self) -> &mut dyn Poller {
-        &mut self.engine
-    }
-
-    /// Whether the connection is being made anew.
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.interrupted && self.closed.is_none()
-    }
-
-    /// Whether a Call failed in a way in which all others will: no connection, no answer, no such program.
-    pub(super) fn is_useless(&self) -> bool {
-        self.is_useless
-    }
-
-    /// Begins a Call, or says `false`: not now. Never waits, even while the connection is being made anew.
-    pub(super) fn try_begin(
-        &mut self,
-        operation: &AnyOperation<'_>,
-        chunks: &mut Chunks,
-        user: u64,
-    ) -> Result<bool, RemoteError> {
-        if self.is_interrupted() {
-            return Ok(false);
-        }
-        self.begin_now(operation, chunks, user)
-    }
-
-    /// The end of some Call, if one has ended: its user number, and its results.
-    pub(super) fn take_finished(&mut self) -> Option<(u64, Result<FinishedCall, RemoteError>)> {
-        let completed = self.engine.completed()?;
-        let user = completed.user & !NOT_NFS;
-        Some((user, self.judge(completed)))
     }
 
     /// Why a Call failed; if the connection ended, why that.
@@ -422,6 +428,85 @@ impl<P: Provider> Link<P> {
     }
 }
 
+impl<P: Provider + 'static> Link for FabricLink<P> {
+    fn timings(&self) -> &Timings {
+        &self.timings
+    }
+
+    fn counters(&self) -> Counters {
+        self.engine.statistics().into()
+    }
+
+    fn credits_granted(&self) -> u32 {
+        self.engine.credits_granted(self.connection)
+    }
+
+    fn inline_threshold(&self) -> u32 {
+        self.engine.parameters(self.connection).map_or(0, |parameters| parameters.call_threshold)
+    }
+
+    fn inline_write_len_max(&self, file_len: usize) -> usize {
+        let credentials = Credentials::Sys(&self.credentials);
+        let target = Target { connection: self.connection, credentials, timeout: TIMEOUT };
+        target.inline_write_len_max(&self.engine, file_len)
+    }
+
+    fn buffer(&self, len: usize) -> Option<Buf> {
+        self.engine.pools().payload.take_len(len)
+    }
+
+    fn call(&mut self, operation: &AnyOperation<'_>) -> Result<FinishedCall, RemoteError> {
+        // Credits come back within a pass or two of the last Reply.
+        for _ in 0..CREDIT_PASSES {
+            if self.begin(operation, &mut Chunks::default(), 0)? {
+                return self.finished();
+            }
+        }
+        Err(RemoteError::Broken("no credit or no memory, although no Call is outstanding".to_owned()))
+    }
+
+    fn time(&self, finished: &FinishedCall) -> Duration {
+        self.now.saturating_sub(finished.completed().started)
+    }
+
+    fn pass(&mut self) -> usize {
+        self.now = self.clock.now();
+        let events = self.engine.poll(self.now);
+        self.note_events();
+        events
+    }
+
+    fn poller(&mut self) -> &mut dyn Poller {
+        &mut self.engine
+    }
+
+    fn is_interrupted(&self) -> bool {
+        self.interrupted && self.closed.is_none()
+    }
+
+    fn is_useless(&self) -> bool {
+        self.is_useless
+    }
+
+    fn try_begin(
+        &mut self,
+        operation: &AnyOperation<'_>,
+        chunks: &mut Chunks,
+        user: u64,
+    ) -> Result<bool, RemoteError> {
+        if self.is_interrupted() {
+            return Ok(false);
+        }
+        self.begin_now(operation, chunks, user)
+    }
+
+    fn take_finished(&mut self) -> Option<(u64, Result<FinishedCall, RemoteError>)> {
+        let completed = self.engine.completed()?;
+        let user = completed.user & !NOT_NFS;
+        Some((user, self.judge(completed)))
+    }
+}
+
 /// In a Call's user number: it is of another program, whose procedures have other names.
 const NOT_NFS: u64 = 1 << 63;
 
@@ -429,7 +514,7 @@ const NOT_NFS: u64 = 1 << 63;
 const CREDIT_PASSES: u32 = 1000;
 
 /// Ends the connection in order, so that the server does not take it for a death.
-impl<P: Provider> Drop for Link<P> {
+impl<P: Provider + 'static> Drop for FabricLink<P> {
     fn drop(&mut self) {
         self.engine.disconnect(self.connection);
         let _ = self.wait(SET_UP_TIMEOUT, |link| link.engine.is_drained().then_some(()));
@@ -441,8 +526,11 @@ fn speaks_rpc(url: &Url) -> bool {
     let Some((host, port)) = url.host_and_port().ok().filter(|_| url.fabric == FabricName::Iwarp) else {
         return false;
     };
-    let answer = TcpRpc::connect(host, port).and_then(|mut rpc| rpc.call(&Null, None));
-    matches!(answer, Ok(_) | Err(TcpError::NotServed | TcpError::Refused(_)))
+    let Ok(mut rpc) = mount::connect(host, port) else { return false };
+    matches!(
+        mount::call(&mut rpc, &Null, OpaqueAuth::NONE),
+        Ok(_) | Err(StreamCallError::NotExecuted(_) | StreamCallError::Denied(_))
+    )
 }
 
 /// Why a connection ended, and where to read on.

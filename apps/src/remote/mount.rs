@@ -1,23 +1,33 @@
 //! MOUNT: finds the handle of an export. A server of ours serves it on the RDMA connection, any other over
 //! TCP, at a port that its rpcbind knows.
 
-use stag::nfs::client::{FinishedCall, Operation};
+use std::net::ToSocketAddrs;
+use std::time::Duration;
+
+use stag::nfs::client::{AnyOperation, FinishedCall, Operation};
+use stag::rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
 use stag::wire::mount3;
+use stag::wire::rpc::{OpaqueAuth, flavor};
 use stag::wire::rpcbind::{self, Mapping, PortmapProcedure};
 use stag::wire::xdr::{Encode, Overflow, Reader, Writer};
 
-use super::any::AnyLink;
-use super::tcp::{TcpError, TcpRpc};
+use super::link::Link;
 use super::{RemoteError, credentials};
 use crate::options;
 use crate::url::Url;
+
+/// How long a TCP connection may take to come about, and then each answer.
+const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(10));
+
+/// Bounds of Calls over TCP: header, credential, and a path; of their Replies: a list of exports.
+const LIMITS: StreamLimits = StreamLimits { calls_max: 1, call_len_max: 4096, reply_len_max: 1 << 20 };
 
 /// Where MOUNT is served.
 pub(super) enum Mount {
     /// On the connection that NFS has.
     Fabric,
     /// Over TCP.
-    Tcp(TcpRpc),
+    Tcp(Box<BlockingClient>),
 }
 
 /// The results of a MOUNT Call.
@@ -41,17 +51,17 @@ impl Results {
 
 impl Mount {
     /// Finds out where `url`'s server has it.
-    pub(super) fn find(link: &mut AnyLink, url: &Url) -> Result<Mount, RemoteError> {
+    pub(super) fn find(link: &mut dyn Link, url: &Url) -> Result<Mount, RemoteError> {
         if let Some(port) = url.mount_port.or(options::get().mount_port) {
             let (host, _) = url.host_and_port()?;
-            return match TcpRpc::connect(host, port) {
-                Ok(rpc) => Ok(Mount::Tcp(rpc)),
+            return match connect(host, port) {
+                Ok(rpc) => Ok(Mount::Tcp(Box::new(rpc))),
                 Err(error) => Err(RemoteError::Broken(format!(
                     "MOUNT at {host}, TCP port {port}: {error}; see mountport"
                 ))),
             };
         }
-        match link.call(&MountNull) {
+        match link.call(&AnyOperation::new(&MountNull)) {
             Ok(_) => return Ok(Mount::Fabric),
             Err(RemoteError::NotServed) if url.fabric.is_network() => {}
             Err(error) => return Err(error),
@@ -59,17 +69,17 @@ impl Mount {
         // The kernel's NFS server has only NFS there.
         let (host, port) = url.host_and_port()?;
         let by_rpcbind = match registered_port(host) {
-            Ok(Some(port)) => match TcpRpc::connect(host, port) {
-                Ok(rpc) => return Ok(Mount::Tcp(rpc)),
+            Ok(Some(port)) => match connect(host, port) {
+                Ok(rpc) => return Ok(Mount::Tcp(Box::new(rpc))),
                 Err(error) => format!("TCP port {port}, which its rpcbind names: {error}"),
             },
             Ok(None) => "its rpcbind knows no MOUNT version 3 over TCP (is rpc.mountd running?)".to_owned(),
             Err(error) => format!("its rpcbind, TCP port {}: {error}", rpcbind::PORT),
         };
-        if let Ok(mut rpc) = TcpRpc::connect(host, port)
-            && rpc.call(&MountNull, None).is_ok()
+        if let Ok(mut rpc) = connect(host, port)
+            && call(&mut rpc, &MountNull, OpaqueAuth::NONE).is_ok()
         {
-            return Ok(Mount::Tcp(rpc));
+            return Ok(Mount::Tcp(Box::new(rpc)));
         }
         Err(RemoteError::Broken(format!(
             "no MOUNT service found, on the connection or by TCP: {by_rpcbind}; if you know its port, add \
@@ -80,15 +90,17 @@ impl Mount {
     /// Makes a MOUNT Call.
     pub(super) fn call<O: Operation>(
         &mut self,
-        link: &mut AnyLink,
+        link: &mut dyn Link,
         operation: &O,
     ) -> Result<Results, RemoteError> {
         match self {
-            Mount::Fabric => link.call(operation).map(Results::Fabric),
-            Mount::Tcp(rpc) => rpc
-                .call(operation, Some(&credentials::encode()))
-                .map(Results::Tcp)
-                .map_err(|error| RemoteError::Broken(format!("MOUNT over TCP: {error}"))),
+            Mount::Fabric => link.call(&AnyOperation::new(operation)).map(Results::Fabric),
+            Mount::Tcp(rpc) => {
+                let body = &credentials::encode();
+                call(rpc, operation, OpaqueAuth { flavor: flavor::AUTH_SYS, body })
+                    .map(Results::Tcp)
+                    .map_err(|error| RemoteError::Broken(format!("MOUNT over TCP: {error}")))
+            }
         }
     }
 
@@ -97,7 +109,7 @@ impl Mount {
         use mount3::Status;
         RemoteError::Broken(match (status, self) {
             (Status::NoEnt, _) => format!("mounting {path}: no such export or folder"),
-            (Status::Acces | Status::Perm, Mount::Tcp(rpc)) if !rpc.from_reserved_port => format!(
+            (Status::Acces | Status::Perm, Mount::Tcp(rpc)) if !rpc.is_from_reserved_port() => format!(
                 "mounting {path}: permission denied; the server may want a source port below 1024: run as \
                  root, or say `insecure` for the export in its /etc/exports"
             ),
@@ -109,15 +121,40 @@ impl Mount {
     }
 }
 
+/// Connects to a host by TCP, to the first of its addresses that answers, from a reserved port if that is permitted: exports
+/// that are `secure` want one.
+pub(super) fn connect(host: &str, port: u16) -> Result<BlockingClient, String> {
+    let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
+    let mut problem = "the host has no address".to_owned();
+    for address in addresses {
+        match BlockingClient::connect(address, CallSource::ReservedPort, LIMITS, TIMEOUTS) {
+            Ok(rpc) => return Ok(rpc),
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(problem)
+}
+
+/// Makes a Call over TCP, and returns the encoded results.
+pub(super) fn call<O: Operation>(
+    rpc: &mut BlockingClient,
+    operation: &O,
+    credential: OpaqueAuth<'_>,
+) -> Result<Vec<u8>, StreamCallError> {
+    let (program, version, procedure) = (O::PROGRAM, O::VERSION, operation.procedure());
+    rpc.call(&StreamCall { program, version, procedure, credential, arguments: operation })
+}
+
 /// The TCP port of MOUNT version 3, as the host's rpcbind has it.
-fn registered_port(host: &str) -> Result<Option<u16>, TcpError> {
-    let mut rpc = TcpRpc::connect(host, rpcbind::PORT)?;
-    let octets = rpc.call(&Getport, None)?;
-    let port = Reader::new(&octets).u32().map_err(|_| TcpError::Senseless)?;
-    match u16::try_from(port) {
+fn registered_port(host: &str) -> Result<Option<u16>, String> {
+    let mut rpc = connect(host, rpcbind::PORT)?;
+    let port = call(&mut rpc, &Getport, OpaqueAuth::NONE)
+        .and_then(|octets| Reader::new(&octets).u32().map_err(|_| StreamCallError::BadReply))
+        .and_then(|port| u16::try_from(port).map_err(|_| StreamCallError::BadReply));
+    match port {
         Ok(0) => Ok(None),
         Ok(port) => Ok(Some(port)),
-        Err(_) => Err(TcpError::Senseless),
+        Err(error) => Err(error.to_string()),
     }
 }
 

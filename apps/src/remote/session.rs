@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use stag::memory::Buf;
-use stag::nfs::client::{ClientError, FinishedCall, Operation};
+use stag::nfs::client::{AnyOperation, ClientError, FinishedCall, Operation};
 use stag::rpc::Chunks;
 use stag::runtime::{Poller, sleep};
 use stag::wire::nfs3::{
@@ -26,9 +26,8 @@ use stag::wire::nfs3::{
 };
 use stag::wire::xdr::Item;
 
-use super::any::AnyLink;
 use super::data::Limits;
-use super::link::{SLEEP_MAX, SPIN, clock};
+use super::link::{Link, SLEEP_MAX, SPIN, clock, connect};
 use super::mount::Mount;
 use super::{Remote, RemoteError, RemoteHandle, RemoteNode, answer, place, with_mode};
 use crate::failure::CommandFailure;
@@ -148,7 +147,7 @@ pub(crate) struct Session {
 }
 
 pub(super) struct Inner {
-    pub(super) link: AnyLink,
+    pub(super) link: Box<dyn Link>,
     /// Where it is.
     pub(super) server: Url,
     /// Where MOUNT is served, when that is known.
@@ -168,7 +167,7 @@ impl Session {
     /// Connects to the server of `url`; whether to do so again when the connection ends is said.
     pub(crate) fn connect(url: &Url, reconnects: bool, tasks: Rc<Tasks>) -> Result<Session, CommandFailure> {
         let server = url.server();
-        let link = AnyLink::connect(&server, reconnects).map_err(|error| error.at(&server))?;
+        let link = connect(&server, reconnects).map_err(|error| error.at(&server))?;
         let inner = Inner {
             link,
             server,
@@ -279,16 +278,18 @@ impl Session {
                 let inner = &mut *self.inner.borrow_mut();
                 match call {
                     Some(user) => inner.ended.remove(&user),
-                    None => match inner.link.try_begin(operation, &mut chunks, inner.next) {
-                        Ok(true) => {
-                            call = Some(inner.next);
-                            // Below the bit that the connection uses itself.
-                            inner.next = (inner.next + 1) & (u64::MAX >> 1);
-                            None
+                    None => {
+                        match inner.link.try_begin(&AnyOperation::new(operation), &mut chunks, inner.next) {
+                            Ok(true) => {
+                                call = Some(inner.next);
+                                // Below the bit that the connection uses itself.
+                                inner.next = (inner.next + 1) & (u64::MAX >> 1);
+                                None
+                            }
+                            Ok(false) => None,
+                            Err(error) => Some(Err(error)),
                         }
-                        Ok(false) => None,
-                        Err(error) => Some(Err(error)),
-                    },
+                    }
                 }
             })
             .await
