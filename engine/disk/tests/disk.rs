@@ -3,42 +3,22 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use stag_disk::{Data, Disk, DiskCompletion, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
+use stag_testing::Scratch;
 
 const PAGE: usize = 4096;
 /// Buffers of one operation, more than usual.
 const PIECES: usize = PIECES_USUAL + 1;
 const UNITS: usize = 1024;
 
-/// A file in the system's folder for such, which goes when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Scratch {
-        // Relaxed: only the number must differ.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("stag-disk-{}-{number}", std::process::id());
-        Scratch(std::env::temp_dir().join(name))
-    }
-
-    fn open(&self) -> Rc<OwnedFd> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.0);
-        Rc::new(file.unwrap().into())
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
+fn open(scratch: &Scratch) -> Rc<OwnedFd> {
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&scratch.0);
+    Rc::new(file.unwrap().into())
 }
 
 fn arena() -> Arena {
@@ -99,8 +79,8 @@ fn octets(completion: DiskCompletion) -> Vec<u8> {
 #[test]
 fn what_is_written_is_read() {
     each_way(|disk, pool| {
-        let scratch = Scratch::new();
-        let file = scratch.open();
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
         let text = b"a stag swims across the fjord";
         for (tag, sync) in [(1, Sync::None), (2, Sync::Data), (3, Sync::All)] {
             disk.write(tag, &file, 100 * tag, one(filled(&pool, text)), sync).unwrap();
@@ -131,8 +111,8 @@ fn what_is_written_is_read() {
 #[test]
 fn failures_say_why_and_give_the_buffers_back() {
     each_way(|disk, pool| {
-        let scratch = Scratch::new();
-        scratch.open();
+        let scratch = Scratch::vacant();
+        open(&scratch);
         let unwritable: Rc<OwnedFd> = Rc::new(fs::File::open(&scratch.0).unwrap().into());
         disk.write(1, &unwritable, 0, one(filled(&pool, b"no")), Sync::None).unwrap();
         let completion = wait(&disk);
@@ -150,8 +130,8 @@ fn failures_say_why_and_give_the_buffers_back() {
 #[test]
 fn more_than_the_depth_is_refused_and_nothing_is_lost() {
     each_way(|disk, pool| {
-        let scratch = Scratch::new();
-        let file = scratch.open();
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
         let depth = disk.left();
         assert_eq!(depth, 8);
         for tag in 0..u64::from(depth) {
@@ -172,8 +152,8 @@ fn more_than_the_depth_is_refused_and_nothing_is_lost() {
 #[test]
 fn each_owner_sees_its_own() {
     each_way(|disk, pool| {
-        let scratch = Scratch::new();
-        let file = scratch.open();
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
         let other = disk.another();
         disk.write(1, &file, 0, one(filled(&pool, b"one")), Sync::None).unwrap();
         other.write(2, &file, 3, one(filled(&pool, b"two")), Sync::None).unwrap();
@@ -198,8 +178,8 @@ fn each_owner_sees_its_own() {
 #[test]
 fn dropped_with_work_in_flight_it_waits() {
     each_way(|disk, pool| {
-        let scratch = Scratch::new();
-        let file = scratch.open();
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
         for tag in 0..8 {
             let pieces = Pieces::from_iter((0..PIECES).map(|_| filled(&pool, &[tag as u8; PAGE])));
             disk.write(tag, &file, tag * (PIECES * PAGE) as u64, pieces, Sync::Data).unwrap();
@@ -250,8 +230,8 @@ fn is_readable(descriptor: i32, timeout_ms: i32) -> bool {
 /// What the kernel calls a file stays when it is renamed, and differs from that of any other.
 #[test]
 fn file_handles_name_files() {
-    let scratch = Scratch::new();
-    let file = scratch.open();
+    let scratch = Scratch::vacant();
+    let file = open(&scratch);
     let before = match system::file_handle(file.as_fd(), c"") {
         Ok(handle) => handle,
         Err(error) => {
@@ -262,10 +242,10 @@ fn file_handles_name_files() {
             return;
         }
     };
-    let other = Scratch::new();
-    let other_handle = system::file_handle(other.open().as_fd(), c"").unwrap();
+    let other = Scratch::vacant();
+    let other_handle = system::file_handle(open(&other).as_fd(), c"").unwrap();
     assert_ne!(before.octets(), other_handle.octets());
-    let moved = Scratch::new();
+    let moved = Scratch::vacant();
     fs::rename(&scratch.0, &moved.0).unwrap();
     let after = system::file_handle(file.as_fd(), c"").unwrap();
     assert_eq!((before.kind(), before.octets()), (after.kind(), after.octets()));
@@ -282,8 +262,8 @@ fn file_handles_name_files() {
 #[test]
 fn a_mode_is_changed_without_opening_the_file() {
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-    let scratch = Scratch::new();
-    scratch.open();
+    let scratch = Scratch::vacant();
+    open(&scratch);
     let looked_at = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&scratch.0).unwrap();
     system::change_mode(looked_at.as_fd(), 0o640).unwrap();
     assert_eq!(fs::metadata(&scratch.0).unwrap().permissions().mode() & 0o7777, 0o640);
@@ -313,8 +293,8 @@ proptest! {
     #[test]
     fn like_a_vector(steps in steps()) {
         each_way(|disk, pool| {
-            let scratch = Scratch::new();
-            let file = scratch.open();
+            let scratch = Scratch::vacant();
+            let file = open(&scratch);
             let mut model: Vec<u8> = Vec::new();
             for step in &steps {
                 match step {
@@ -346,8 +326,8 @@ proptest! {
 #[test]
 fn what_is_immediate_is_done_as_it_is_begun() {
     each_way(|disk, pool| {
-        let (scratch, other) = (Scratch::new(), disk.another());
-        let file = scratch.open();
+        let (scratch, other) = (Scratch::vacant(), disk.another());
+        let file = open(&scratch);
         disk.set_immediate(true);
         disk.write(1, &file, 0, one(filled(&pool, b"now")), Sync::Data).unwrap();
         assert_eq!(fs::read(&scratch.0).unwrap(), b"now");

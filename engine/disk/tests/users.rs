@@ -8,24 +8,7 @@ use std::path::{Path, PathBuf};
 
 use stag_disk::Errno;
 use stag_disk::system::{FileUser, FileUsers};
-
-/// A folder that everybody may search, and only its owner may change; it goes when the test ends.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("stag-users-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
+use stag_testing::Scratch;
 
 /// `None`: this process cannot act as others.
 fn users() -> Option<FileUsers> {
@@ -71,7 +54,7 @@ fn one_other_thread_does_it_for_all() {
 #[test]
 fn nothing_of_one_user_is_left_to_the_next() {
     let Some(users) = users() else { return };
-    let scratch = Scratch::new("left");
+    let scratch = Scratch::folder();
     let (secret, shared) = (scratch.0.join("secret"), scratch.0.join("shared"));
     for (path, mode) in [(&secret, 0o600), (&shared, 0o640)] {
         fs::write(path, "x").unwrap();

@@ -1,11 +1,12 @@
-//! Shared by tests of several crates: how a test says that it was skipped, how long it waits, and how many
-//! allocations it makes ([`CountingAllocator`]).
+//! Shared by tests of several crates: how a test says that it was skipped, how long it waits, how many allocations it makes
+//! ([`CountingAllocator`]), and where its files are ([`Scratch`]).
 //!
 //! Rust's test harness knows passed and failed only, and hides what a passed test prints. A test that cannot do its work on
 //! this machine calls [`skipped`] and returns. `ci/test.sh` counts it as skipped, not as passed, and prints the reason.
 #![deny(unsafe_code)]
 
 mod allocator;
+mod scratch;
 
 use std::env;
 use std::fmt::Display;
@@ -16,6 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use allocator::CountingAllocator;
+pub use scratch::Scratch;
 
 /// The environment variable that names the file to which [`skipped`] appends its lines.
 pub const SKIPPED_FILE: &str = "STAG_SKIPPED";

@@ -2,7 +2,6 @@
 //! that does one operation at a time, on request.
 
 use std::cell::RefCell;
-use std::fs;
 
 use stag_disk::{Disk, DiskStep, Errno, Steps};
 use stag_fabric::sim::FaultPlan;
@@ -12,28 +11,12 @@ use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
 use stag_runtime::Poller;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_testing::Scratch;
 use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, SetaclArguments, mask};
 use stag_wire::xdr::Reader;
 
 use crate::pair::Pair;
-
-/// A directory that goes when the test ends.
-pub(crate) struct Scratch(pub(crate) std::path::PathBuf);
-
-impl Scratch {
-    pub(crate) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("stag-durable-{}-{name}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
 
 struct Lab {
     pair: Pair,
@@ -41,8 +24,8 @@ struct Lab {
     _scratch: Scratch,
 }
 
-fn lab(name: &str) -> Lab {
-    let scratch = Scratch::new(name);
+fn lab() -> Lab {
+    let scratch = Scratch::folder();
     let (disk, steps) = Disk::stepped(8);
     let disk = RefCell::new(Some(disk));
     let locking = (LockingConfig::default(), Recovered::nothing());
@@ -91,7 +74,7 @@ fn place<'a>(directory: &'a [u8], name: &'a [u8]) -> DirectoryName<'a> {
 
 #[test]
 fn every_procedure_that_changes_something_waits_for_the_disk() {
-    let mut lab = lab("waits");
+    let mut lab = lab();
     let root = lab.pair.root.clone();
     let none = SetAttributes::default();
     let create = CreateArguments { place: place(&root, b"f"), how: CreateHow::Exclusive([7; 8]) };
@@ -126,7 +109,7 @@ fn every_procedure_that_changes_something_waits_for_the_disk() {
 /// The other service that changes attributes shares the store, and what it waits for.
 #[test]
 fn setacl_waits_for_the_disk() {
-    let mut lab = lab("setacl");
+    let mut lab = lab();
     let root = lab.pair.root.clone();
     let create =
         CreateArguments { place: place(&root, b"f"), how: CreateHow::Guarded(SetAttributes::default()) };
@@ -145,7 +128,7 @@ fn setacl_waits_for_the_disk() {
 
 #[test]
 fn a_disk_that_fails_is_told_of() {
-    let mut lab = lab("fails");
+    let mut lab = lab();
     let root = lab.pair.root.clone();
     let mkdir = MkdirArguments { place: place(&root, b"d"), attributes: SetAttributes::default() };
     lab.ask(&mkdir, 2, Some(Errno::IO), |reply| {
@@ -190,7 +173,7 @@ impl Lab {
 /// changed since for its own work, and keeps what it has cached.
 #[test]
 fn what_a_file_was_before_is_not_told_while_others_may_write_it() {
-    let mut lab = lab("wcc");
+    let mut lab = lab();
     let file = lab.create();
     for stable in [Stable::Unstable, Stable::FileSync] {
         lab.transfer(&write_of(&file, stable, b"abc"), None, |reply| {
@@ -235,7 +218,7 @@ fn what_a_file_was_before_is_not_told_while_others_may_write_it() {
 /// COMMIT succeeds: the verifier says that they have to write again.
 #[test]
 fn a_stable_write_that_fails_is_seen_at_the_next_commit() {
-    let mut lab = lab("verifier");
+    let mut lab = lab();
     let file = lab.create();
     for error in [Errno::NOSPC, Errno::DQUOT, Errno::FBIG] {
         let told =

@@ -1,7 +1,5 @@
 //! Files in memory whose pages lie in turn: whatever is free then is single pages, and everything works with those.
 
-use std::path::PathBuf;
-
 use stag_disk::{Disk, DiskConfig};
 use stag_fabric::sim::FaultPlan;
 use stag_memory::Buf;
@@ -9,6 +7,7 @@ use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_testing::Scratch;
 use stag_vfs::{Store, Timestamp, Usage};
 use stag_wire::nfs3::{DirectoryName, Handle, Name, ReaddirplusArguments, RemoveArguments, Status};
 
@@ -118,20 +117,10 @@ fn single_free_pages_are_as_good_as_runs() {
     assert_eq!(write(&mut pair, &file, 0, &octets, true), Ok(MEBI as u32));
 }
 
-struct Scratch(PathBuf);
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A directory beside it: its READs are as long as there is memory for, and none waits for ever.
 #[test]
 fn a_directory_beside_goes_on() {
-    let path = std::env::temp_dir().join(format!("stag-fragmented-{}", std::process::id()));
-    std::fs::create_dir(&path).unwrap();
-    let scratch = Scratch(path);
+    let scratch = Scratch::folder();
     let octets = pattern(MEBI);
     std::fs::write(scratch.0.join("f"), &octets).unwrap();
     let exports = ["mem:/data,root_squash=no", "dir:/tmp,root_squash=no"];

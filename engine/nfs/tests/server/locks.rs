@@ -11,13 +11,13 @@ use stag_nfs::state::{KnownHost, Recovered};
 use stag_rpc::{CallError, Chunks};
 use stag_state::{Counts, LockConfig};
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_testing::Scratch;
 use stag_wire::nfs3::{DirectoryName, Handle, LookupArguments, Name, RemoveArguments};
 use stag_wire::nlm4::{self, *};
 use stag_wire::nsm;
 use stag_wire::rpcbind::{self as rpcb, Text, UniversalAddress};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use crate::durable::Scratch;
 use crate::hostile::raw;
 use crate::pair::{Pair, credential};
 
@@ -255,7 +255,7 @@ fn who_waits_may_cancel() {
 /// A file is one object of the machine, whichever export it is reached by.
 #[test]
 fn locks_through_two_exports_of_one_folder_meet() {
-    let scratch = Scratch::new("two-exports");
+    let scratch = Scratch::folder();
     fs::create_dir(scratch.0.join("below")).unwrap();
     fs::write(scratch.0.join("below/f"), "").unwrap();
     let exports = ["dir:/data,root_squash=no", "dir:/same,root_squash=no", "dir:/below,root_squash=no"];

@@ -9,12 +9,13 @@ use stag_disk::{Disk, DiskConfig};
 use stag_memory::Pool;
 use stag_stores::AnyStore;
 use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, stable_fsid};
+use stag_testing::Scratch;
 use stag_vfs::{
     CreateMode, DeviceId, FsError, ListStart, ObjectId, ObjectKind, Special, Stability, Store, TimeUpdate,
     Timestamp, Update, UserIdentity, WriteData, WriteDone,
 };
 
-use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
+use crate::lab::{Lab, NONE, PAGE, is_root};
 use crate::unprivileged;
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
@@ -55,7 +56,7 @@ fn patiently<T>(lab: &mut Lab, mut ask: impl FnMut(&mut Lab) -> Result<T, FsErro
 
 #[test]
 fn symbolic_links_are_told_about_and_never_followed() {
-    let outside = Scratch::new();
+    let outside = Scratch::folder();
     fs::write(outside.0.join("secret"), "secret").unwrap();
     let mut lab = lab();
     let top = path(&lab);
@@ -91,7 +92,7 @@ fn symbolic_links_are_told_about_and_never_followed() {
 /// A directory becomes a symbolic link, and a file something else, between two Calls.
 #[test]
 fn what_is_swapped_under_our_feet_is_not_followed() {
-    let outside = Scratch::new();
+    let outside = Scratch::folder();
     fs::create_dir(outside.0.join("d")).unwrap();
     fs::write(outside.0.join("d/f"), "outside").unwrap();
     let mut lab = lab();
@@ -119,7 +120,7 @@ fn what_is_swapped_under_our_feet_is_not_followed() {
 #[test]
 fn what_is_moved_out_of_the_export_is_gone() {
     for by_handle in [true, false] {
-        let outside = Scratch::new();
+        let outside = Scratch::folder();
         let mut lab = Lab::directory(512, |config| config.by_handle = by_handle);
         let top = path(&lab);
         fs::create_dir_all(top.join("a/b")).unwrap();
@@ -240,7 +241,7 @@ fn handles_survive_a_restart() {
 /// answers all the others at once.
 #[test]
 fn a_long_search_goes_on_in_slices() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     for directory in 0..60 {
         let directory = scratch.0.join(format!("d{directory}"));
         fs::create_dir(&directory).unwrap();
@@ -281,7 +282,7 @@ fn the_kernel_opens_by_handle_for_root() {
     if !is_root() {
         return stag_testing::skipped("only root opens by handle");
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     for directory in 0..60 {
         let directory = scratch.0.join(format!("d{directory}/inner"));
         fs::create_dir_all(&directory).unwrap();
@@ -324,7 +325,7 @@ fn what_comes_back_is_found_at_once() {
     if !is_root() {
         return stag_testing::skipped("only root opens by handle");
     }
-    let (outside, mut lab) = (Scratch::new(), lab());
+    let (outside, mut lab) = (Scratch::folder(), lab());
     let top = path(&lab);
     fs::create_dir_all(top.join("a/b")).unwrap();
     fs::write(top.join("a/b/f"), "x").unwrap();
@@ -530,7 +531,7 @@ fn a_file_that_is_removed_with_data_in_flight() {
 /// Without io_uring everything works the same.
 #[test]
 fn plain_system_calls_do_the_same() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
     let store = DirectoryStore::new(&DirectoryConfig::new(&scratch.0, 1), disk, pool.clone()).unwrap();
@@ -661,7 +662,7 @@ fn cookies_stay_good() {
 
 #[test]
 fn a_store_needs_a_directory_and_descriptors() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     fs::write(scratch.0.join("file"), "").unwrap();
     let pool: Pool = Lab::pool(PAGE, 16);
     let open = |path: &Path, descriptors_max| {
@@ -739,7 +740,7 @@ fn limits_are_the_file_systems() {
 /// Two file systems, usually, which say different things.
 #[test]
 fn links_are_as_many_as_the_file_system_takes() {
-    let mut places = vec![Scratch::new()];
+    let mut places = vec![Scratch::folder()];
     let memory = PathBuf::from(format!("/dev/shm/stag-nfs-links-{}", std::process::id()));
     places.extend(fs::create_dir(&memory).is_ok().then(|| Scratch(memory)));
     for scratch in places {

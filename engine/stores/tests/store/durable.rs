@@ -6,19 +6,20 @@ use std::time::Duration;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use stag_disk::{Disk, DiskStep, Errno, Steps};
 use stag_stores::AnyStore;
+use stag_testing::Scratch;
 use stag_vfs::{
     CreateMode, Finished, FsError, ObjectId, Progress, Special, Stability, Store, Ticket, TimeUpdate,
     Timestamp, Update, UserIdentity, WriteData,
 };
 
-use crate::lab::{Lab, NONE, PAGE, Scratch, is_root};
+use crate::lab::{Lab, NONE, PAGE, is_root};
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 
 /// A directory store whose disk waits for steps.
 fn stepped(sync: bool) -> (AnyStore, Steps, Scratch) {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let (disk, steps) = Disk::stepped(8);
     let store = Lab::open_by(disk, &scratch, &pool, |config| config.sync = sync);
@@ -351,7 +352,7 @@ fn open_in(scratch: &Scratch) -> Vec<String> {
 /// take all descriptors.
 #[test]
 fn files_with_data_that_is_not_synced_stay_open() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let (disk, steps) = Disk::stepped(64);
     let store = Lab::open_by(disk, &scratch, &pool, |config| {
@@ -422,7 +423,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
 /// A sync that no client asked for fails: no Call waits for its result, so COMMIT must tell.
 #[test]
 fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let (disk, steps) = Disk::stepped(64);
     let store = Lab::open_by(disk, &scratch, &pool, |config| {

@@ -1,9 +1,5 @@
 //! What the stores' tests share.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
@@ -11,6 +7,7 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared
 use stag_stores::AnyStore;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
 use stag_stores::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
+use stag_testing::Scratch;
 use stag_vfs::{
     CreateMode, Finished, FsError, LINK_SPACE, ListStart, ObjectId, Progress, ReadDone, Stability, Store,
     StoreVerifier, Timestamp, Update, UserIdentity, WriteData, WriteDone,
@@ -35,27 +32,6 @@ pub(crate) struct Lab {
     pub(crate) baseline: usize,
     /// Where a directory store's files are; goes with the lab.
     pub(crate) scratch: Option<Scratch>,
-}
-
-/// A directory for the files of one test, which goes when it ends.
-pub(crate) struct Scratch(pub(crate) PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Scratch {
-        // Relaxed: only the number must differ.
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("stag-nfs-{}-{number}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Whether this process may act as any user. Where it may not, less is tested.
@@ -85,7 +61,7 @@ impl Lab {
 
     /// A directory store, with names that are never believed: what happens in the directory is seen at once.
     pub(crate) fn directory(units: usize, change: impl FnOnce(&mut DirectoryConfig)) -> Lab {
-        let scratch = Scratch::new();
+        let scratch = Scratch::folder();
         let pool = Lab::pool(PAGE, units);
         let store = Lab::open(&scratch, &pool, change).into();
         Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }

@@ -4,9 +4,10 @@ use std::fs;
 
 use stag_nfs::handle::HandleKey;
 use stag_stores::directory::stable_fsid;
+use stag_testing::Scratch;
 use stag_vfs::{FsError, ObjectId, Store, Update, UserIdentity};
 
-use crate::lab::{Lab, NONE, Scratch};
+use crate::lab::{Lab, NONE};
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 
@@ -53,7 +54,7 @@ fn shares_in_memory_do_not_share_names() {
 /// the exports, and not by a path that something else may have by now.
 #[test]
 fn an_exported_directory_is_known_again() {
-    let (one, other) = (Scratch::new(), Scratch::new());
+    let (one, other) = (Scratch::folder(), Scratch::folder());
     let pool = Lab::pool(4096, 16);
     let fsid = |scratch: &Scratch, name: &str| {
         Lab::open(scratch, &pool, |config| config.fsid = stable_fsid(name)).fsid()

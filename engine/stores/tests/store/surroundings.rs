@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::Command;
 
 use stag_stores::directory::{HandleWeakness, handle_weakness};
+use stag_testing::Scratch;
 use stag_vfs::{FsError, ObjectId, Store, UserIdentity};
 
-use crate::lab::{Lab, Scratch, is_root};
+use crate::lab::{Lab, is_root};
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 
@@ -27,7 +28,7 @@ fn has_own_mounts(test: &str) -> bool {
     let mut command = Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(std::env::current_exe().unwrap());
     // What it leaves behind under its mounts goes when these are gone.
-    let folder = Scratch::new();
+    let folder = Scratch::folder();
     command.args(["--exact", &format!("surroundings::{test}"), "--nocapture"]);
     command.env(INSIDE, "yes").env("TMPDIR", &folder.0);
     if !mount_works() {
@@ -76,7 +77,7 @@ fn overlay(scratch: &Scratch, lower: &Path, more: &str) -> Scratch {
 /// Returns when a file that is made now is younger than `file`: the kernel's clock for files is coarse.
 fn wait_for_another_birth(file: &Path) {
     let born = |path: &Path| fs::metadata(path).unwrap().created().unwrap();
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let probe = scratch.0.join("probe");
     loop {
         fs::write(&probe, "").unwrap();
@@ -104,7 +105,7 @@ fn a_handle_outlives_a_copy_up() {
         return;
     }
     for options in ["", ",index=on,nfs_export=on"] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::folder();
         let lower = scratch.0.join("lower");
         fs::create_dir_all(lower.join("folder")).unwrap();
         fs::write(lower.join("old"), "lower content").unwrap();
@@ -135,7 +136,7 @@ fn an_export_keeps_its_identity_over_a_copy_up() {
     if !has_own_mounts("an_export_keeps_its_identity_over_a_copy_up") {
         return;
     }
-    let scratch = Scratch::new();
+    let scratch = Scratch::folder();
     let lower = scratch.0.join("lower");
     fs::create_dir_all(lower.join("folder")).unwrap();
     wait_for_another_birth(&lower.join("folder"));
@@ -157,7 +158,7 @@ fn an_overlay_without_any_file_handles_is_known() {
     if !has_own_mounts("an_overlay_without_any_file_handles_is_known") {
         return;
     }
-    let (scratch, outer) = (Scratch::new(), Scratch::new());
+    let (scratch, outer) = (Scratch::folder(), Scratch::folder());
     let lower = scratch.0.join("lower");
     fs::create_dir(&lower).unwrap();
     // An overlay has no file handles for the overlay above it.
@@ -174,8 +175,8 @@ fn other_file_systems_below_are_named_and_not_entered() {
     if !has_own_mounts("other_file_systems_below_are_named_and_not_entered") {
         return;
     }
-    let scratch = Scratch::new();
-    let layers = Scratch::new();
+    let scratch = Scratch::folder();
+    let layers = Scratch::folder();
     mount(&["-t", "tmpfs", "none", layers.0.to_str().unwrap()]);
     fs::create_dir(layers.0.join("lower")).unwrap();
     fs::write(layers.0.join("lower/part"), "of the other layer").unwrap();
@@ -216,7 +217,7 @@ fn an_export_that_is_mounted_over_is_not_mounted_any_more() {
     Command::new("umount").arg(text).status().unwrap();
     assert_eq!(lab.store.check_place(), Ok(()));
     Command::new("umount").arg(text).status().unwrap();
-    let moved = Scratch::new();
+    let moved = Scratch::folder();
     fs::rename(&place, moved.0.join("moved")).unwrap();
     assert_eq!(lab.store.check_place(), Err(FsError::Fault));
     fs::create_dir(&place).unwrap();
@@ -231,7 +232,7 @@ fn a_read_only_file_system_is_known() {
         return;
     }
     for remount in ["remount,ro,bind", "remount,ro"] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::folder();
         let text = scratch.0.to_str().unwrap().to_owned();
         mount(&["-t", "tmpfs", "none", &text]);
         let mut lab = lab_of(scratch);

@@ -4,9 +4,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use stag_testing::Scratch;
 use stag_vfs::{Stability, Store, UserIdentity, WriteData};
 
-use crate::lab::{Lab, PAGE, Scratch, is_root};
+use crate::lab::{Lab, PAGE, is_root};
 
 const MIB: usize = 1 << 20;
 
@@ -35,7 +36,7 @@ fn run(program: &str, arguments: &[&str]) -> Result<(), String> {
 impl Mounted {
     /// A file system of this kind in `files`, on a file in `under`, which has `len` octets of room in all.
     fn new(kind: &str, len: usize) -> Result<Mounted, String> {
-        let mut mounted = Mounted { scratch: Scratch::new(), at: Vec::new() };
+        let mut mounted = Mounted { scratch: Scratch::folder(), at: Vec::new() };
         let [under, files] = ["under", "files"].map(|name| mounted.scratch.0.join(name));
         for path in [&under, &files] {
             fs::create_dir(path).unwrap();

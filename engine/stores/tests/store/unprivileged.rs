@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use stag_disk::{Errno, system};
+use stag_testing::Scratch;
 use stag_vfs::{CreateMode, FsError, Store, Update, UserIdentity};
 
 /// Who is nobody on Linux.
@@ -15,7 +16,7 @@ const NOBODY: u32 = 65534;
 
 use stag_stores::AnyStore;
 
-use crate::lab::{Lab, NONE, Scratch, is_root};
+use crate::lab::{Lab, NONE, is_root};
 
 /// What is run as nobody.
 const SUITES: [&str; 5] = ["directory::", "durable::", "names::", "permissions::", "unprivileged::"];
@@ -26,7 +27,7 @@ fn everything_holds_for_a_server_that_is_not_root() {
         return;
     }
     // The user may not be able to go to our folder.
-    let folder = Scratch::new();
+    let folder = Scratch::folder();
     let program = folder.0.join("store");
     fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
     let mut command = Command::new(&program);
