@@ -86,7 +86,7 @@ offend "a path of somebody's machine" < <(files | xargs grep -nIE '(^|[^[:alnum:
 
 # What must be free of unsafe code, of std and of I/O says so.
 offend "lacks #![forbid(unsafe_code)]" < <(
-    for crate in wire proto rpc vfs stores state nfs dump conform; do
+    for crate in wire proto shares rpc vfs stores state nfs dump conform; do
         grep -qE '^#!\[forbid\(unsafe_code\)\]' "engine/$crate/src/lib.rs" || echo "engine/$crate/src/lib.rs"
     done
 )
@@ -103,7 +103,8 @@ engine/disk:        memory
 engine/rdma-core-sys:
 engine/fabric:      memory wire rdma-core-sys
 engine/runtime:
-engine/rpc:         wire proto memory fabric runtime
+engine/shares:      memory runtime
+engine/rpc:         wire proto memory fabric runtime shares
 engine/vfs:         memory
 engine/stores:      vfs memory disk
 engine/state:       vfs

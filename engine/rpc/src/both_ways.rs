@@ -25,9 +25,11 @@ use crate::client::{CallId, CallRefused, CloseReason, Request};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::fault::fault;
+use crate::server::governor::FIRST_RECEIVES;
+use crate::server::owner::owner;
 use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::state::{Core, FIRST_RECEIVES};
+use crate::state::Core;
 
 /// A connection with both halves takes Calls and Replies. RDMA_DONEs are filtered out before.
 const BOTH: Roles = Roles { responds: true, exposes_replies: false, pulls_replies: false };
@@ -97,7 +99,7 @@ impl Connection {
         if core.config.reverse_credits == 0 {
             return;
         }
-        let share = core.transit.open(self.peer.as_ref());
+        let share = core.transit.open(owner(self.peer.as_ref()));
         let mut serving = Serving::reverse(&core.config, &self.parameters, share);
         // 8167-4.1-d: the peer has one credit before it hears of any.
         let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);

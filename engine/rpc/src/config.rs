@@ -6,10 +6,12 @@ use stag_fabric::{CongestionControl, Limits, QueuePairCapacity};
 
 use crate::connection::Connection;
 use crate::server::draft::Draft;
-use crate::server::governor::CreditPolicy;
+use crate::server::governor::{CreditConfig, CreditPolicy};
 use crate::server::pulling::Pull;
 use crate::server::spares::GROWN_MAX;
 use crate::server::transit::LISTS_MAX;
+
+pub(crate) use crate::server::governor::SPARE_RECEIVES;
 use crate::version2;
 
 /// Which versions of RPC-over-RDMA an engine speaks. A connection with Calls both ways
@@ -322,11 +324,14 @@ impl EngineConfig {
         (self.receives_max + self.capacity().receives) as usize * targets
     }
 
+    /// What the connections share of Receives.
+    pub(crate) fn credits(&self) -> CreditConfig {
+        let EngineConfig { connections_max, receives_max, credits_max, credit_policy: policy, .. } = *self;
+        CreditConfig { connections_max, receives_max, credits_max, policy }
+    }
+
     /// Receives of one connection for reverse Calls, or for their Replies.
     pub(crate) fn reverse_receives(&self) -> u32 {
         if self.reverse_credits == 0 { 0 } else { self.reverse_credits + SPARE_RECEIVES }
     }
 }
-
-/// Receives beyond the credits: for messages that take no credit.
-pub(crate) const SPARE_RECEIVES: u32 = 1;

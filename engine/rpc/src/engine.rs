@@ -203,7 +203,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     events: VecDeque::with_capacity(8),
                     drafts: Spares::with_capacity(calls),
                     pulls: Spares::with_capacity(calls),
-                    credits: CreditLedger::new(&config),
+                    credits: CreditLedger::new(&config.credits()),
                     serving_count: 0,
                     weigh: None,
                     complaints: LogLimiter::default(),

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use stag_fabric::{Peer, Provider};
+use stag_shares::governor::jain;
 
 use crate::ConnectionId;
 use crate::engine::Engine;
-use crate::server::eviction::owner;
+use crate::server::owner::owner;
 use crate::service::Services;
 
 /// How a connection that an engine accepted stands with its credits.
@@ -115,17 +116,6 @@ pub fn credit_fairness(clients: &[ClientCredits]) -> Option<f64> {
     let shares = || clients.iter().filter(|client| client.is_wanting).map(|client| client.share);
     let count = shares().count();
     (count > 1).then(|| jain(shares()))
-}
-
-/// Jain's index.
-pub(crate) fn jain(shares: impl Iterator<Item = f64>) -> f64 {
-    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
-    for share in shares {
-        count += 1.0;
-        sum += share;
-        squares += share * share;
-    }
-    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
 }
 
 #[cfg(test)]

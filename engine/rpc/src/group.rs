@@ -21,11 +21,12 @@ use stag_fabric::{FabricError, Peer, Provider};
 use stag_runtime::{
     GroupMember, HeadCounts, ReactorId, ReactorStatistics as Times, Receiver, Sender, mailbox,
 };
+use stag_shares::placement::{BUSY_MAX, ConnectionPlacement};
 
 use crate::carried::{CallMesh, Homes};
 use crate::engine::Engine;
 use crate::newcomers::{Newcomer, ServedAt};
-use crate::placement::{BUSY_MAX, ConnectionPlacement};
+use crate::server::owner::{address, owner};
 use crate::service::Services;
 use crate::state::Core;
 
@@ -157,7 +158,7 @@ impl<P: Provider> Membership<P> {
             Some(door) => {
                 let mut placed = door.placement.borrow_mut();
                 let now = placed.now;
-                placed.placement.ended(&peer, reactor.index(), now);
+                placed.placement.ended(address(&peer), reactor.index(), now);
             }
             // There is room for the end of each connection. When reactor 0 is gone, no connection is placed
             // any more.
@@ -273,7 +274,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 let mut placed = placed.borrow_mut();
                 let now = placed.now;
                 // When all are full, this one makes room or refuses.
-                match placed.placement.place(peer, now) {
+                match placed.placement.place(address(peer), owner(Some(peer)), now) {
                     Some(reactor @ 1..) => ServedAt::Engine(reactor),
                     Some(0) | None => ServedAt::Here,
                 }
@@ -300,7 +301,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn send_newcomer(&self, membership: &Membership<P>, number: usize, newcomer: Newcomer<P::Handover>) {
         let Some(door) = &membership.door else { unreachable!("only reactor 0 places connections") };
         let peer = newcomer.peer().clone();
-        let home = door.placement.borrow().placement.home(&peer).unwrap_or(number);
+        let home = door.placement.borrow().placement.home(address(&peer)).unwrap_or(number);
         let (Some(reactor), Some(home)) = (ReactorId::new(number), ReactorId::new(home)) else {
             unreachable!("placement knows the reactors of the group")
         };

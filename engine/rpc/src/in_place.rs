@@ -27,7 +27,7 @@ use crate::server::draft::{Draft, Verdict};
 use crate::server::pulling::{Pull, take_at_once};
 use crate::server::serving::{ArrivedSingle, Carriage, Serving};
 use crate::server::spares::Reused;
-use crate::server::transit::{Holder, TransitShare};
+use crate::server::transit::{MemoryHolder, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit_new, destination, route, trace_call};
 use crate::service::reply::{Reply, Room, Space};
@@ -556,7 +556,7 @@ impl Serving {
             inline_len_max,
             space: Some(Space { octets: space, header_len, messages: Some(&pass.core.pools.messages) }),
             payload: &pass.core.pools.payload,
-            transit: Some((&pass.core.transit, Holder::Share(&self.share))),
+            transit: Some((&pass.core.transit, MemoryHolder::Share(&self.share))),
             scratch: &mut pass.core.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut pass.core.statistics.copied_bytes,

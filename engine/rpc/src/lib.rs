@@ -13,9 +13,9 @@
 //! `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is its work beside messages), `server/`
 //! (`serving/` is the server half of a connection), and `in_place.rs`, the fast path of both halves for messages with one chunk
 //! or none. `both_ways.rs` is for connections with both halves, `agreement.rs` for features that both ends have to announce,
-//! `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP. `carried/` is for groups of
+//! `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP, with a client of its own. `carried/` is for groups of
 //! reactors: Calls that are executed at another reactor than they came in at; `group.rs` makes several engines one server, with
-//! `newcomers.rs` and `placement.rs` for connections that are served elsewhere.
+//! `newcomers.rs` for connections that are served elsewhere. Who gets how much of what is scarce is decided in `stag-shares`.
 
 #![forbid(unsafe_code)]
 
@@ -35,7 +35,6 @@ mod group_arenas;
 mod in_place;
 mod memory;
 mod newcomers;
-mod placement;
 mod pools;
 mod ready;
 mod server;
@@ -59,7 +58,6 @@ pub use gauges::{ClientCredits, CreditGauge, client_credits, credit_fairness};
 pub use group::EngineGroup;
 pub use memory::{Memory, MemoryError};
 pub use newcomers::{Newcomer, ServedAt};
-pub use placement::{BUSY_MAX, ConnectionPlacement};
 pub use pools::{PAGE_LEN, Pools};
 pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy};
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};

@@ -9,7 +9,7 @@ use stag_fabric::{LogLimiter, Peer};
 use crate::ConnectionId;
 use crate::carried::Carrier;
 use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
-use crate::config::{EngineConfig, SPARE_RECEIVES};
+use crate::config::EngineConfig;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
@@ -148,15 +148,6 @@ impl EngineState {
         self.pools.messages.free_units() < MESSAGES_RESERVE
     }
 }
-
-/// Receives that every serving connection is sure of, however many there are: half of all. Posted Receives cannot be
-/// taken back, so an idle client keeps its credits, and a late client would find none.
-pub(crate) fn receives_sure(config: &EngineConfig) -> u32 {
-    (config.receives_max / config.connections_max / 2).max(FIRST_RECEIVES)
-}
-
-/// Receives that a serving connection starts with: one credit (8166-3.3.3-a), and the spare.
-pub(crate) const FIRST_RECEIVES: u32 = 1 + SPARE_RECEIVES;
 
 /// Message buffers that answering one Call takes: its Reply, or an RDMA_ERROR instead, and the Receive in
 /// place of its own.

@@ -21,8 +21,8 @@ use super::{
 use crate::engine::Engine;
 use crate::pools::PAGE_LEN;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::duplicates::address;
-use crate::server::transit::{Holder, TransitAccounts};
+use crate::server::owner::{address, owner};
+use crate::server::transit::{MemoryHolder, TransitAccounts};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, route};
 use crate::service::late;
@@ -123,7 +123,7 @@ impl Carrier {
         // What a service has, too, may never come back.
         let last = draft.long.last().or(draft.pieces.last()).filter(|last| last.is_unique());
         if let Some(last) = last.filter(|_| pages > 0) {
-            let mut share = accounts.open(peer);
+            let mut share = accounts.open(owner(peer));
             accounts.take_reply(&mut share, pages);
             self.lent.push(Lent { share, last: last.clone() });
         }
@@ -489,7 +489,7 @@ impl Answering<'_> {
         let Some(carrier) = carrier.as_deref_mut() else {
             unreachable!("an engine does not leave its group")
         };
-        let guest = Holder::Guest { peer: self.peer, is_last_try: self.room.is_last_try };
+        let guest = MemoryHolder::Guest { owner: owner(self.peer), is_last_try: self.room.is_last_try };
         let mut reply = Reply {
             draft,
             xid: self.token.xid,
@@ -577,7 +577,7 @@ impl Answering<'_> {
     /// The Call is answered later, under this token.
     #[cold]
     pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: ReplyPolicy) {
-        let mut share = core.transit.open(self.peer);
+        let mut share = core.transit.open(owner(self.peer));
         core.transit.expect(&mut share, terms.pages as usize);
         let (peer, room) = (self.peer.cloned(), self.room.clone());
         let call = LaterCall { from: self.from, token: self.token, peer, room, terms, share };

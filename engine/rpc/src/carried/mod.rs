@@ -48,7 +48,7 @@ use crate::ConnectionId;
 use crate::carried::record::CarriedCall;
 use crate::group::TimedPlacement;
 use crate::group_arenas::GroupArenas;
-use crate::server::duplicates::address;
+use crate::server::owner::address;
 use crate::server::pulling::READ_CHUNKS_MAX;
 use crate::server::transit::{TransitAccounts, TransitShare};
 use crate::service::call::Placed;
@@ -238,7 +238,7 @@ impl Homes {
     fn find(&self, peer: Option<&Peer>) -> Option<ReactorId> {
         match self {
             Homes::Told(homes) => homes.get(&address(peer?)).map(|(home, _)| *home),
-            Homes::Placed(placed) => ReactorId::new(placed.borrow().placement.home(peer?)?),
+            Homes::Placed(placed) => ReactorId::new(placed.borrow().placement.home(address(peer?))?),
         }
     }
 }

@@ -17,8 +17,9 @@ use super::record::{CarriedCall, CarriedRoom, ITEM_LEN, REPLY_HEAD_LEN, SHORT_HE
 use super::{Carrier, name_elsewhere};
 use crate::engine::{Engine, find};
 use crate::server::draft::Verdict;
+use crate::server::owner::owner;
 use crate::server::serving::Delivery;
-use crate::server::transit::Holder;
+use crate::server::transit::MemoryHolder;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, Route, admit_new, route};
 use crate::service::reply::{Reply, Room, Space};
@@ -107,7 +108,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 messages: Some(&pools.messages),
             }),
             payload: &pools.payload,
-            transit: Some((transit, Holder::Guest { peer, is_last_try: false })),
+            transit: Some((transit, MemoryHolder::Guest { owner: owner(peer), is_last_try: false })),
             scratch,
             eligible: run.procedure.eligible_results,
             copied_bytes: &mut statistics.copied_bytes,

@@ -7,11 +7,11 @@ use stag_proto::parameters::{Parameters, Side};
 
 use crate::connection::Connection;
 use crate::engine::Engine;
-use crate::server::eviction::{owner, victim};
-use crate::server::governor::CLIENT_WEIGHT_USUAL;
+use crate::server::eviction::victim;
+use crate::server::governor::{CLIENT_WEIGHT_USUAL, FIRST_RECEIVES};
+use crate::server::owner::owner;
 use crate::server::serving::Serving;
 use crate::service::Services;
-use crate::state::FIRST_RECEIVES;
 
 /// How long a request waits for the end of the connection that makes room for it.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
@@ -58,11 +58,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let usage = found.serving.as_ref()?.usage(found.opened, found.established);
             (found.is_accepted() && !found.is_closing()).then_some((
                 found.id.index,
-                found.peer.as_ref(),
+                owner(found.peer.as_ref()),
                 usage,
             ))
         });
-        let Some(index) = victim(candidates, Some(newcomer), self.core.now) else { return false };
+        let Some(index) = victim(candidates, Some(owner(Some(newcomer))), self.core.now) else {
+            return false;
+        };
         // It is one of the candidates, which are those that there are.
         let Some(Some(found)) = self.connections.get_mut(index as usize) else { return false };
         found.make_room(&mut self.core, "it is of less use than another that comes (connections_max)");
@@ -90,9 +92,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let mut connection = Connection::new(id, self.core.now);
         connection.peer = Some(peer.clone());
         connection.parameters = parameters;
-        let share = self.core.transit.open(Some(peer));
+        let owner = owner(Some(peer));
+        let share = self.core.transit.open(owner);
         let weight = self.core.weigh.as_ref().map_or(CLIENT_WEIGHT_USUAL, |weigh| weigh(peer));
-        self.core.credits.open(share.account(), owner(Some(peer)), weight);
+        self.core.credits.open(share.account(), owner, weight);
         let mut serving = Serving::new(&config, parameters, share);
         self.offer_version2(&mut connection, &mut serving, private_data);
         let is_version2 = serving.version2.is_some();

@@ -6,8 +6,7 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use stag_fabric::Peer;
 
-use crate::server::duplicates::address;
-use crate::server::eviction::owner;
+use crate::server::owner::{address, owner};
 
 /// Calls that are remembered, the latest. The owner that has most of them loses its oldest one first.
 const CALLS_MAX: usize = 64;

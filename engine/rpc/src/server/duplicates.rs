@@ -9,7 +9,7 @@
 //!
 //! # Bounds
 //!
-//! There is a fixed number of entries, which owners share fairly, and the connections of each (`kept.rs`): a connection keeps its
+//! There is a fixed number of entries, which owners share fairly, and the connections of each ([`KeptTable`]): a connection keeps its
 //! unanswered Calls, and up to twice its credits, as long as there are that many entries for each. WRITEs have entries of their
 //! own, so that their number does not evict more important ones. A Reply is kept if it fits [`REPLY_LEN_MAX`], which all of NFS
 //! version 3's do that need it (CREATE's is the longest: 304 octets), so Replies with chunks never have to be.
@@ -19,7 +19,6 @@
 //! gone.
 
 use std::hash::{BuildHasher, RandomState};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
@@ -27,8 +26,8 @@ use stag_wire::xdr::{Reader, padded};
 
 use crate::ConnectionId;
 use crate::server::draft::{Draft, Verdict};
-use crate::server::eviction::owner;
-use crate::server::kept::{AGE_MAX, ENTRY_LEN, KeptReply, Key, REPLY_LEN_MAX, State, Table};
+use crate::server::kept::{AGE_MAX, CallKey, ENTRY_LEN, KeptReply, KeptState, KeptTable, REPLY_LEN_MAX};
+use crate::server::owner::{address, owner};
 use crate::service::call::Placed;
 use crate::service::{Procedure, Repeat, Token};
 use crate::statistics::Statistics;
@@ -91,7 +90,7 @@ pub(crate) enum Known {
 pub(crate) struct Duplicates {
     /// For Calls that must not be executed twice, and for those that must not come late. None before the first
     /// such Call: an engine without such services takes no memory for them.
-    tables: Option<[Table; 2]>,
+    tables: Option<[KeptTable; 2]>,
     /// 0: nothing is kept.
     entries: usize,
     /// Calls that will be answered later, on connections that are gone by now.
@@ -132,18 +131,19 @@ impl Duplicates {
     pub(crate) fn lookup(&mut self, asked: &Asked<'_>, statistics: &mut Statistics) -> Known {
         let (Some(caller), true) = (asked.peer.map(address), self.entries > 0) else { return Known::Nothing };
         let key =
-            Key { caller, digest: call_digest(asked, self.seed), xid: asked.xid, len: whole_len(asked) };
+            CallKey { caller, digest: call_digest(asked, self.seed), xid: asked.xid, len: whole_len(asked) };
         let entries = self.entries;
-        let tables = self.tables.get_or_insert_with(|| [Table::new(entries), Table::new(untimely(entries))]);
+        let tables =
+            self.tables.get_or_insert_with(|| [KeptTable::new(entries), KeptTable::new(untimely(entries))]);
         let number = u8::from(asked.procedure.repeat == Repeat::Untimely);
         let table = &mut tables[usize::from(number)];
         if let Some(index) = table.find(&key) {
             let found = &table.entries[index as usize];
             if asked.now >= found.since + AGE_MAX {
                 table.remove(index);
-            } else if found.state == State::Answered {
+            } else if found.state == KeptState::Answered {
                 return Known::Answered(found.reply());
-            } else if found.connection == asked.connection {
+            } else if found.connection == folded(asked.connection) {
                 return Known::Running;
             } else {
                 let generation = found.generation;
@@ -152,7 +152,7 @@ impl Duplicates {
         }
         // Another entry may make room for it.
         self.has_news = true;
-        match table.insert(key, owner(asked.peer), asked.connection, asked.now) {
+        match table.insert(key, owner(asked.peer), folded(asked.connection), asked.now) {
             Some((index, generation)) => Known::New(EntryId { table: number, index, generation }),
             None => {
                 statistics.duplicates_unkept += 1;
@@ -240,7 +240,7 @@ impl Duplicates {
         let found = |id: &EntryId| &tables[usize::from(id.table)].entries[id.index as usize];
         let is_over = |(_, id): &(Token, EntryId)| {
             let entry = found(id);
-            entry.generation != id.generation || entry.state != State::Running
+            entry.generation != id.generation || entry.state != KeptState::Running
         };
         let Some(place) = self.waiters.iter().position(is_over) else {
             self.has_news = false;
@@ -248,7 +248,7 @@ impl Duplicates {
         };
         let (token, id) = self.waiters.swap_remove(place);
         let entry = found(&id);
-        let is_kept = entry.generation == id.generation && entry.state == State::Answered;
+        let is_kept = entry.generation == id.generation && entry.state == KeptState::Answered;
         match is_kept {
             true => statistics.duplicates_answered += 1,
             false => statistics.duplicates_dropped += 1,
@@ -257,24 +257,10 @@ impl Duplicates {
     }
 
     /// The table of an entry that is still of its Call.
-    fn table(&mut self, id: EntryId) -> Option<&mut Table> {
+    fn table(&mut self, id: EntryId) -> Option<&mut KeptTable> {
         let table = &mut self.tables.as_mut()?[usize::from(id.table)];
         let entry = &table.entries[id.index as usize];
-        (entry.generation == id.generation && entry.state == State::Running).then_some(table)
-    }
-}
-
-/// Who a Call is from, over whichever connection.
-pub(crate) fn address(peer: &Peer) -> u128 {
-    match peer {
-        Peer::Address(address) => match address.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(ip) => ip.to_bits(),
-        },
-        // In a range of addresses that no host has (RFC 6666).
-        Peer::Process { pid, uid, gid } => {
-            0x0100 << 112 | u128::from(*pid) << 64 | u128::from(*uid) << 32 | u128::from(*gid)
-        }
+        (entry.generation == id.generation && entry.state == KeptState::Running).then_some(table)
     }
 }
 
@@ -408,6 +394,11 @@ impl Digest {
     }
 }
 
+/// A connection's name as one number, for the table of kept Replies.
+fn folded(connection: ConnectionId) -> u64 {
+    u64::from(connection.index) << 32 | u64::from(connection.generation)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -459,16 +450,5 @@ mod tests {
                 assert_eq!(ends(&other, len, 1000) != whole, counts, "octet {at} of {len}");
             }
         }
-    }
-
-    #[test]
-    fn callers_are_addresses_without_ports() {
-        let of = |text: &str| address(&Peer::Address(text.parse().expect("an address")));
-        assert_eq!(of("10.0.0.1:700"), of("10.0.0.1:2"));
-        assert_eq!(of("10.0.0.1:700"), of("[::ffff:10.0.0.1]:9"));
-        assert_ne!(of("10.0.0.1:700"), of("10.0.0.2:700"));
-        assert_ne!(of("[fe80::1]:700"), of("[fe80::2]:700"));
-        let process = |pid| address(&Peer::Process { pid, uid: 0, gid: 0 });
-        assert_ne!(process(1), process(2));
     }
 }

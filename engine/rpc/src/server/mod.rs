@@ -6,25 +6,21 @@
 //!
 //! `serving/` is the server half of a connection: it drives the Responder of `stag-proto`. `pending.rs` has the stages of a
 //! Call that is not answered at once. The data of a Call's chunks is in `pulling.rs` (the plan) and `serving/pulls.rs` (the
-//! waits for memory or room), the data of its Reply in `draft.rs` and `pushing.rs`. `duplicates.rs` (over `kept.rs`) and
-//! `doomed.rs` are for Calls that come again, `transit.rs` shares the memory that payload passes through, `spares.rs` keeps
-//! reusable lists, `governor.rs` (over `trial.rs`) says how many Calls a peer may have in flight, `progress.rs` watches the
-//! peer, `client_log.rs` reports on it.
+//! waits for memory or room), the data of its Reply in `draft.rs` and `pushing.rs`. `duplicates.rs` and
+//! `doomed.rs` are for Calls that come again, `spares.rs` keeps reusable lists, `progress.rs` watches the peer,
+//! `client_log.rs` reports on it. Who gets how much of what is scarce is decided in `stag-shares`; `owner.rs` says by whom.
 
 pub(crate) mod admission;
 pub(crate) mod client_log;
 pub(crate) mod doomed;
 pub(crate) mod draft;
 pub(crate) mod duplicates;
-pub(crate) mod eviction;
-pub(crate) mod governor;
-pub(crate) mod kept;
+pub(crate) mod owner;
 pub(crate) mod pending;
 pub(crate) mod progress;
 pub(crate) mod pulling;
 pub(crate) mod pushing;
-pub(crate) mod ranks;
 pub(crate) mod serving;
 pub(crate) mod spares;
-pub(crate) mod transit;
-pub(crate) mod trial;
+
+pub(crate) use stag_shares::{eviction, governor, kept, transit};

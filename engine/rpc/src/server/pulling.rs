@@ -13,7 +13,7 @@ use stag_wire::xdr::Reduced;
 use crate::ConnectionId;
 use crate::server::pushing::Posted;
 use crate::server::spares::Reused;
-use crate::server::transit::{self, Holder, TransitShare};
+use crate::server::transit::{self, MemoryHolder, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Route;
 use crate::state::{Core, EngineState};
@@ -386,7 +386,7 @@ fn place_reply<P>(
 ) -> Result<(), Lack> {
     let pool = &core.pools.payload;
     let since = pull.waits.unwrap_or(core.now);
-    let is_there = need.pages > 0 && need.pages <= core.transit.reply_room(Holder::Share(share), pool);
+    let is_there = need.pages > 0 && need.pages <= core.transit.reply_room(MemoryHolder::Share(share), pool);
     if !is_there && core.now < pull.memory_wait_max(since) {
         core.transit.refuse(share, pool);
         return Err(Lack::ForNow);

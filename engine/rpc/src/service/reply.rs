@@ -9,7 +9,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
-use crate::server::transit::{self, Holder, TransitAccounts, TransitShare};
+use crate::server::transit::{self, MemoryHolder, TransitAccounts, TransitShare};
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
 use crate::state::Core;
@@ -65,7 +65,7 @@ pub struct Reply<'a> {
     /// Where a long Reply's pages come from.
     pub(crate) payload: &'a Pool,
     /// Who holds them then; `None` if none are for it.
-    pub(crate) transit: Option<(&'a TransitAccounts, Holder<'a>)>,
+    pub(crate) transit: Option<(&'a TransitAccounts, MemoryHolder<'a>)>,
     /// Where a long Reply is written, before it is known how many pages it takes.
     pub(crate) scratch: &'a mut Vec<u8>,
     /// Eligible results that the binding allows.
@@ -90,7 +90,7 @@ impl<'a> Reply<'a> {
             inline_len_max: parameters.reply_threshold as usize,
             space: None,
             payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, Holder::Share(share))),
+            transit: Some((&core.state.transit, MemoryHolder::Share(share))),
             scratch: &mut core.state.scratch,
             eligible: 0,
             copied_bytes: &mut core.state.statistics.copied_bytes,
@@ -403,8 +403,8 @@ impl Reply<'_> {
     /// Octets of a Reply that is exposed at most; 0 where none is.
     fn exposed_len_max(&self) -> usize {
         match self.transit {
-            Some((_, Holder::Share(share))) => share.exposed_len_max as usize,
-            Some((_, Holder::Guest { .. })) | None => 0,
+            Some((_, MemoryHolder::Share(share))) => share.exposed_len_max as usize,
+            Some((_, MemoryHolder::Guest { .. })) | None => 0,
         }
     }
 
@@ -478,7 +478,7 @@ impl Reply<'_> {
         let may_list = match (&self.room, self.transit) {
             (
                 Room::Chunks(_) | Room::Base(..) | Room::Single(_) | Room::Group(_),
-                Some((accounts, Holder::Share(share))),
+                Some((accounts, MemoryHolder::Share(share))),
             ) => accounts.may_list(share),
             (Room::Carried(room), _) => !room.wants_few_pieces,
             // The connection of a byte stream counts the parts that wait.

@@ -28,7 +28,7 @@ use crate::server::draft::Verdict;
 use crate::server::eviction::ConnectionUse;
 use crate::server::kept::KeptReply;
 use crate::server::pulling::in_one_piece;
-use crate::server::transit::{self, Holder, TransitAccounts, TransitShare};
+use crate::server::transit::{self, MemoryHolder, TransitAccounts, TransitShare};
 use crate::service::call::Placed;
 use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, Run, admit, destination, route};
 use crate::service::reply::{Reply, Room};
@@ -633,7 +633,7 @@ impl Connection {
             inline_len_max,
             space: None,
             payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, Holder::Share(&self.share))),
+            transit: Some((&core.state.transit, MemoryHolder::Share(&self.share))),
             scratch: &mut core.state.scratch,
             eligible: terms.procedure.eligible_results,
             copied_bytes: &mut core.state.statistics.copied_bytes,

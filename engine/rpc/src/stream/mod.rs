@@ -38,6 +38,7 @@ use stag_fabric::{CongestionControl, FabricError, LogLimiter, Peer, Withheld};
 use crate::ConnectionId;
 use crate::config::EngineConfig;
 use crate::server::eviction::victim;
+use crate::server::owner::owner;
 use crate::server::pulling::{WANTED_BACK, worse};
 use crate::service::reply::Reply;
 use crate::service::{Services, Token};
@@ -249,7 +250,7 @@ impl Streams {
             return;
         }
         let (address, peer) = (peer, Peer::Address(peer));
-        let share = core.transit.open(Some(&peer));
+        let share = core.transit.open(owner(Some(&peer)));
         let mut connection = Connection::new(id, socket, peer, self.record_len_max, share, core.now);
         connection.interest = EventFlags::IN;
         self.connections[index as usize] = Some(Box::new(connection));
@@ -269,8 +270,11 @@ impl Streams {
     #[cold]
     fn evict<P>(&mut self, core: &mut Core<P>, newcomer: Option<&Peer>, why: &'static str) {
         let each = self.connections.iter().flatten();
-        let candidates = each.map(|found| (found.id.index & !STREAM, Some(&found.peer), found.usage()));
-        let Some(index) = victim(candidates, newcomer, core.now) else { return };
+        let candidates =
+            each.map(|found| (found.id.index & !STREAM, owner(Some(&found.peer)), found.usage()));
+        let Some(index) = victim(candidates, newcomer.map(|peer| owner(Some(peer))), core.now) else {
+            return;
+        };
         if let Some(connection) = self.connections[index as usize].take() {
             core.statistics.streams_evicted += 1;
             self.put(core, index, connection, Err(Ending::TimedOut(why)));

@@ -146,7 +146,7 @@ impl Serving {
             pull_len: config.chunk_len_max.saturating_mul(2),
         };
         let account = Some(share.account());
-        let governor = CreditGovernor::new(config);
+        let governor = CreditGovernor::new(&config.credits());
         Serving { account, ..Serving::with(config.credits_max, parameters, limits, share, governor) }
     }
 

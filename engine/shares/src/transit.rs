@@ -4,7 +4,7 @@
 //! while a peer has to do something: to let a chunk be read, to send the rest of a record, to take a Reply. So a peer must
 //! not be able to take all of it and then do nothing.
 //!
-//! - Each *owner* ([`crate::server::eviction::owner`]: a network address, or a user of this machine) has a part, whatever the
+//! - Each *owner* (a network address, or a user of this machine) has a part, whatever the
 //!   number of its connections: it gets more only while it then holds no more than is free for all, as switches do that share
 //!   one buffer among their ports (a dynamic threshold). What an owner may still get is divided among its connections in the
 //!   same way: one that holds something gets more only while it then holds no more than half of that. A greedy owner settles
@@ -17,7 +17,7 @@
 //! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
 //!   gets no more than it leaves free.
 //! - A Long Reply comes out of its owner's part ([`TransitAccounts::reply_room`]), also where another reactor executes the Call:
-//!   there its client is a [`Holder::Guest`].
+//!   there its client is a [`MemoryHolder::Guest`].
 //!
 //! Pages that a store keeps are not memory for transit, but the list of them is heap: Replies in many pieces that peers have not
 //! taken are counted too, and of [`LISTS_MAX`] an owner gets no more than it leaves free. Beyond that results are in few pieces,
@@ -25,10 +25,7 @@
 
 use std::collections::HashMap;
 
-use stag_fabric::Peer;
 use stag_memory::Pool;
-
-use crate::server::eviction::owner;
 
 /// Of the pages for transit, probes of all connections together take at most one part in this number.
 const PROBES_SHARE: usize = 4;
@@ -46,28 +43,28 @@ const RESERVE_MAX: usize = 128;
 /// Of the pages for transit, bulk data leaves at most one part in this number to others.
 const RESERVE_SHARE: usize = 16;
 
-/// Replies in many pieces that wait to be sent at most, when a service keeps to [`Reply::pieces_room`](crate::Reply::pieces_room).
-pub(crate) const LISTS_MAX: u32 = 64;
+/// Replies in many pieces that wait to be sent at most, when services ask how many pieces a Reply may have.
+pub const LISTS_MAX: u32 = 64;
 
 /// Pages that bulk data leaves to messages on byte streams.
-pub(crate) fn reserve(pool: &Pool) -> usize {
+pub fn reserve(pool: &Pool) -> usize {
     (pool.transit() / RESERVE_SHARE).min(RESERVE_MAX)
 }
 
 /// Pages that bulk data may take now.
 #[inline]
-pub(crate) fn free(pool: &Pool) -> usize {
+pub fn free(pool: &Pool) -> usize {
     pool.transit_free().saturating_sub(reserve(pool))
 }
 
 /// Pages that hold `octets`.
 #[inline]
-pub(crate) fn pages(pool: &Pool, octets: usize) -> usize {
+pub fn pages(pool: &Pool, octets: usize) -> usize {
     octets.div_ceil(pool.unit_len())
 }
 
 /// Pages of a probe, where `connections` may each have one.
-pub(crate) fn probe_len(pool: &Pool, connections: u32) -> usize {
+pub fn probe_len(pool: &Pool, connections: u32) -> usize {
     (pool.transit() / PROBES_SHARE / connections.max(1) as usize).clamp(1, PROBE_MAX)
 }
 
@@ -89,7 +86,7 @@ struct OwnerAccount {
 /// What all connections hold of the memory for transit, by owner. One entry for each owner that has a connection, so the
 /// limits of connections bound it; it allocates only when a connection comes.
 #[derive(Debug, Default)]
-pub(crate) struct TransitAccounts {
+pub struct TransitAccounts {
     accounts: Vec<OwnerAccount>,
     vacant: Vec<u32>,
     places: HashMap<u128, u32>,
@@ -102,9 +99,8 @@ pub(crate) struct TransitAccounts {
 }
 
 impl TransitAccounts {
-    /// Opens the share of a new connection with `peer`. [`TransitAccounts::close`] ends it.
-    pub(crate) fn open(&mut self, peer: Option<&Peer>) -> TransitShare {
-        let owner = owner(peer);
+    /// Opens the share of a new connection of `owner`. [`TransitAccounts::close`] ends it.
+    pub fn open(&mut self, owner: u128) -> TransitShare {
         let place = *self.places.entry(owner).or_insert_with(|| {
             let account = OwnerAccount {
                 owner,
@@ -143,7 +139,7 @@ impl TransitAccounts {
     }
 
     /// Ends a share: nothing that it counted is in use any more.
-    pub(crate) fn close(&mut self, share: &mut TransitShare) {
+    pub fn close(&mut self, share: &mut TransitShare) {
         self.unanswered -= share.unanswered;
         let account = &mut self.accounts[share.owner as usize];
         account.unanswered -= std::mem::take(&mut share.unanswered);
@@ -171,10 +167,10 @@ impl TransitAccounts {
     }
 
     /// The account of a holder's owner; `None`: it has none, as it holds nothing here.
-    fn account_of(&self, holder: Holder<'_>) -> Option<&OwnerAccount> {
+    fn account_of(&self, holder: MemoryHolder<'_>) -> Option<&OwnerAccount> {
         let place = match holder {
-            Holder::Share(share) => share.owner,
-            Holder::Guest { peer, .. } => *self.places.get(&owner(peer))?,
+            MemoryHolder::Share(share) => share.owner,
+            MemoryHolder::Guest { owner, .. } => *self.places.get(&owner)?,
         };
         self.accounts.get(place as usize)
     }
@@ -186,19 +182,13 @@ impl TransitAccounts {
 
     /// Whether the connections of a share's owner get no more than a probe.
     #[inline]
-    pub(crate) fn is_narrow(&self, share: &TransitShare, pool: &Pool) -> bool {
+    pub fn is_narrow(&self, share: &TransitShare, pool: &Pool) -> bool {
         self.room(share, pool) < PROBE_MAX
     }
 
     /// What stops `pages` more for a Call that holds `own` already; `None` if they are the connection's due, and are there.
     #[inline]
-    pub(crate) fn obstacle(
-        &self,
-        share: &TransitShare,
-        pool: &Pool,
-        pages: usize,
-        own: usize,
-    ) -> Option<Obstacle> {
+    pub fn obstacle(&self, share: &TransitShare, pool: &Pool, pages: usize, own: usize) -> Option<Obstacle> {
         if pages == 0 {
             return None;
         }
@@ -219,7 +209,7 @@ impl TransitAccounts {
     }
 
     /// Whether a peer may be asked to fill `pages` more at once. If not, it is asked for a window at a time.
-    pub(crate) fn may_ask(&self, share: &TransitShare, pool: &Pool, pages: usize) -> bool {
+    pub fn may_ask(&self, share: &TransitShare, pool: &Pool, pages: usize) -> bool {
         let left = (pool.transit() / ASKED_SHARE).saturating_sub(self.unanswered);
         self.accounts[share.owner as usize].unanswered + pages <= left
     }
@@ -227,51 +217,51 @@ impl TransitAccounts {
     /// The place of the account of a share's owner, if at least this number of records of its byte streams have begun and not
     /// ended.
     #[inline]
-    pub(crate) fn has_begun(&self, share: &TransitShare, records: usize) -> Option<u32> {
+    pub fn has_begun(&self, share: &TransitShare, records: usize) -> Option<u32> {
         (self.accounts[share.owner as usize].records >= records).then_some(share.owner)
     }
 
     /// A record on a byte stream has begun.
     #[inline]
-    pub(crate) fn begin(&mut self, share: &TransitShare) {
+    pub fn begin(&mut self, share: &TransitShare) {
         self.accounts[share.owner as usize].records += 1;
     }
 
     /// A record on a byte stream is over, whether all of it came or not.
     #[inline]
-    pub(crate) fn end(&mut self, share: &TransitShare) {
+    pub fn end(&mut self, share: &TransitShare) {
         self.accounts[share.owner as usize].records -= 1;
     }
 
     /// Counts `pages` more for a share.
-    pub(crate) fn take(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn take(&mut self, share: &mut TransitShare, pages: usize) {
         share.held += pages;
         self.accounts[share.owner as usize].held += pages;
     }
 
     /// Counts `pages` less for a share.
-    pub(crate) fn give(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn give(&mut self, share: &mut TransitShare, pages: usize) {
         debug_assert!(pages <= share.held, "gave back more than was held");
         share.held -= pages;
         self.accounts[share.owner as usize].held -= pages;
     }
 
     /// Of what was taken, the peer is asked to fill `pages`.
-    pub(crate) fn ask(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn ask(&mut self, share: &mut TransitShare, pages: usize) {
         share.unanswered += pages;
         self.accounts[share.owner as usize].unanswered += pages;
         self.unanswered += pages;
     }
 
     /// The peer is no longer asked for `pages`.
-    pub(crate) fn unask(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn unask(&mut self, share: &mut TransitShare, pages: usize) {
         share.unanswered -= pages;
         self.accounts[share.owner as usize].unanswered -= pages;
         self.unanswered -= pages;
     }
 
     /// The peer filled `pages`.
-    pub(crate) fn answered(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn answered(&mut self, share: &mut TransitShare, pages: usize) {
         self.unask(share, pages);
         if share.unanswered == 0 || !share.is_trusted || share.is_suspended {
             share.refused = None;
@@ -281,7 +271,7 @@ impl TransitAccounts {
 
     /// Counts `pages` for results that the peer has not taken.
     #[inline]
-    pub(crate) fn take_reply(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn take_reply(&mut self, share: &mut TransitShare, pages: usize) {
         share.replies += pages;
         self.accounts[share.owner as usize].replies += pages;
         self.take(share, pages);
@@ -289,21 +279,21 @@ impl TransitAccounts {
 
     /// The peer took results of `pages`.
     #[inline]
-    pub(crate) fn give_reply(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn give_reply(&mut self, share: &mut TransitShare, pages: usize) {
         share.replies -= pages;
         self.accounts[share.owner as usize].replies -= pages;
         self.give(share, pages);
     }
 
     /// Counts `pages` for results that a service will have later.
-    pub(crate) fn expect(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn expect(&mut self, share: &mut TransitShare, pages: usize) {
         share.expected += pages;
         self.expected += pages;
         self.take_reply(share, pages);
     }
 
     /// These results are there, or never will be.
-    pub(crate) fn expect_no_more(&mut self, share: &mut TransitShare, pages: usize) {
+    pub fn expect_no_more(&mut self, share: &mut TransitShare, pages: usize) {
         share.expected -= pages;
         self.expected -= pages;
         self.give_reply(share, pages);
@@ -311,7 +301,7 @@ impl TransitAccounts {
 
     /// A Reply in many pieces waits to be sent.
     #[cold]
-    pub(crate) fn take_list(&mut self, share: &mut TransitShare) {
+    pub fn take_list(&mut self, share: &mut TransitShare) {
         share.lists += 1;
         self.accounts[share.owner as usize].lists += 1;
         self.lists += 1;
@@ -319,26 +309,26 @@ impl TransitAccounts {
 
     /// It waits no more.
     #[cold]
-    pub(crate) fn give_list(&mut self, share: &mut TransitShare) {
+    pub fn give_list(&mut self, share: &mut TransitShare) {
         share.lists -= 1;
         self.accounts[share.owner as usize].lists -= 1;
         self.lists -= 1;
     }
 
     /// Whether one more Reply to a share's owner may be in many pieces.
-    pub(crate) fn may_list(&self, share: &TransitShare) -> bool {
+    pub fn may_list(&self, share: &TransitShare) -> bool {
         self.accounts[share.owner as usize].lists < LISTS_MAX.saturating_sub(self.lists)
     }
 
     /// Pages that results for the connections of a holder's owner may still take. What is expected may be taken already or
     /// not: it is held back.
-    pub(crate) fn results_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+    pub fn results_room(&self, holder: MemoryHolder<'_>, pool: &Pool) -> usize {
         let held = self.account_of(holder).map_or(0, |account| account.held);
         free(pool).saturating_sub(held).saturating_sub(self.expected)
     }
 
     /// Pages that one more Long Reply may take: its owner's part, and its connection's part of that.
-    pub(crate) fn reply_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+    pub fn reply_room(&self, holder: MemoryHolder<'_>, pool: &Pool) -> usize {
         let room = self.results_room(holder, pool);
         match holder.held() {
             0 => room,
@@ -347,7 +337,7 @@ impl TransitAccounts {
     }
 
     /// As [`TransitAccounts::reply_room`], on a byte stream: of the last pages, too, it may take no more than it leaves free.
-    pub(crate) fn message_room(&self, holder: Holder<'_>, pool: &Pool) -> usize {
+    pub fn message_room(&self, holder: MemoryHolder<'_>, pool: &Pool) -> usize {
         let replies = self.account_of(holder).map_or(0, |account| account.replies);
         let last = pool.transit_free().min(reserve(pool));
         self.reply_room(holder, pool).max(last.saturating_sub(replies) / 2)
@@ -355,32 +345,32 @@ impl TransitAccounts {
 
     /// Whether the peer has left so much untaken that its next Calls wait.
     #[inline]
-    pub(crate) fn is_over_limit(&self, share: &TransitShare, pool: &Pool) -> bool {
+    pub fn is_over_limit(&self, share: &TransitShare, pool: &Pool) -> bool {
         share.replies > 0 && self.is_over(share, pool)
     }
 
     #[cold]
     fn is_over(&self, share: &TransitShare, pool: &Pool) -> bool {
-        2 * share.replies > self.results_room(Holder::Share(share), pool)
+        2 * share.replies > self.results_room(MemoryHolder::Share(share), pool)
     }
 
     /// The place of the account of a share's owner, if one more Reply would come out of what bulk data leaves, and its peers have
     /// not taken as many pages of Replies as are free: of the last pages an owner gets no more than it leaves to others.
     #[inline]
-    pub(crate) fn leaves_untaken(&self, share: &TransitShare, pool: &Pool) -> Option<u32> {
+    pub fn leaves_untaken(&self, share: &TransitShare, pool: &Pool) -> Option<u32> {
         let free = pool.transit_free();
         let is_scarce = free <= reserve(pool);
         (is_scarce && self.accounts[share.owner as usize].replies >= free.max(1)).then_some(share.owner)
     }
 
     /// Remembers that a share was refused something.
-    pub(crate) fn refuse(&self, share: &mut TransitShare, pool: &Pool) {
+    pub fn refuse(&self, share: &mut TransitShare, pool: &Pool) {
         let held = self.accounts[share.owner as usize].held;
         share.refused = Some(Refusal { free: pool.transit_free(), held: share.held, owner_held: held });
     }
 
     /// Whether what was refused might be granted now.
-    pub(crate) fn is_worth_trying(&self, share: &TransitShare, pool: &Pool) -> bool {
+    pub fn is_worth_trying(&self, share: &TransitShare, pool: &Pool) -> bool {
         let held = self.accounts[share.owner as usize].held;
         share.refused.is_none_or(|was| {
             pool.transit_free() > was.free || share.held < was.held || held < was.owner_held
@@ -390,34 +380,39 @@ impl TransitAccounts {
 
 /// Who takes memory for a Reply.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Holder<'a> {
+pub enum MemoryHolder<'a> {
     /// A connection of this reactor.
     Share(&'a TransitShare),
-    /// A client of another reactor, whose Call is executed here. `is_last_try`: as in [`TransitShare`].
-    Guest { peer: Option<&'a Peer>, is_last_try: bool },
+    /// A client of another reactor, whose Call is executed here.
+    Guest {
+        /// Its owner.
+        owner: u128,
+        /// As in [`TransitShare`].
+        is_last_try: bool,
+    },
 }
 
-impl Holder<'_> {
+impl MemoryHolder<'_> {
     /// Pages that its connection holds; of a guest nothing is known but what its owner holds.
     fn held(self) -> usize {
         match self {
-            Holder::Share(share) => share.held,
-            Holder::Guest { .. } => 0,
+            MemoryHolder::Share(share) => share.held,
+            MemoryHolder::Guest { .. } => 0,
         }
     }
 
     /// Whether its Call has waited for memory as long as it may.
-    pub(crate) fn is_last_try(self) -> bool {
+    pub fn is_last_try(self) -> bool {
         match self {
-            Holder::Share(share) => share.is_last_try,
-            Holder::Guest { is_last_try, .. } => is_last_try,
+            MemoryHolder::Share(share) => share.is_last_try,
+            MemoryHolder::Guest { is_last_try, .. } => is_last_try,
         }
     }
 }
 
 /// What stops a Call from getting memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Obstacle {
+pub enum Obstacle {
     /// There is not so much.
     Memory,
     /// Its owner's connections hold as much as is theirs: this is the place of its account.
@@ -436,7 +431,7 @@ struct Refusal {
 
 /// What one connection holds of the memory for transit. [`TransitAccounts`] changes it.
 #[derive(Debug)]
-pub(crate) struct TransitShare {
+pub struct TransitShare {
     /// Place of its owner's account.
     owner: u32,
     /// Pages that its Calls and Replies hold.
@@ -448,41 +443,41 @@ pub(crate) struct TransitShare {
     /// Of these, pages of results that are not there yet.
     expected: usize,
     /// Its peer has let something be read, and goes on doing so.
-    pub(crate) is_trusted: bool,
+    pub is_trusted: bool,
     /// Memory was taken back from its Calls, and its peer has let nothing be read since: it gets none.
-    pub(crate) is_suspended: bool,
+    pub is_suspended: bool,
     refused: Option<Refusal>,
     /// Octets of the longest Reply that is exposed on the connection; 0 where none is.
-    pub(crate) exposed_len_max: u32,
+    pub exposed_len_max: u32,
     /// The Call that is being executed has waited for memory for its Reply as long as it may: without some it is refused.
-    pub(crate) is_last_try: bool,
+    pub is_last_try: bool,
     /// Replies in many pieces that wait to be sent.
     lists: u32,
 }
 
 impl TransitShare {
     /// Pages that its Calls and Replies hold.
-    pub(crate) fn held(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.held
     }
 
     /// Pages that its peer has still to fill.
-    pub(crate) fn unanswered(&self) -> usize {
+    pub fn unanswered(&self) -> usize {
         self.unanswered
     }
 
     /// Pages of results that its peer has not taken.
-    pub(crate) fn replies(&self) -> usize {
+    pub fn replies(&self) -> usize {
         self.replies
     }
 
     /// The place of its owner's account. It stays while the owner has a connection.
-    pub(crate) fn account(&self) -> u32 {
+    pub fn account(&self) -> u32 {
         self.owner
     }
 
     /// Whether it is one of the owner with this account.
-    pub(crate) fn is_of(&self, owner: u32) -> bool {
+    pub fn is_of(&self, owner: u32) -> bool {
         self.owner == owner
     }
 }
@@ -499,10 +494,6 @@ mod tests {
         let len = Pool::footprint(4096, units);
         let arena = Arena::new(&ArenaConfig { name: "test", len, page, node: None, budget: &budget });
         Pool::runs(&arena.expect("some megabytes"), "pages", 4096, units).expect("it fits")
-    }
-
-    fn user(uid: u32) -> Peer {
-        Peer::Process { pid: 1, uid, gid: 0 }
     }
 
     /// Each share takes 8 pages in turn, as long as it may.
@@ -523,12 +514,12 @@ mod tests {
     fn the_greedy_settle_at_equal_parts_and_one_who_comes_later_finds_as_much() {
         let pool = pool(3200);
         let mut accounts = TransitAccounts::default();
-        let mut shares: Vec<_> = (0..9).map(|uid| accounts.open(Some(&user(uid)))).collect();
+        let mut shares: Vec<_> = (0..9).map(|uid| accounts.open(uid)).collect();
         let taken = settle(&pool, &mut accounts, &mut shares);
         let held: Vec<usize> = shares.iter().map(TransitShare::held).collect();
         let part = (3200 - reserve(&pool)) / 12;
         assert!(held.iter().all(|held| held.abs_diff(part) <= 24), "{part}: {held:?}");
-        let newcomer = accounts.open(Some(&user(9)));
+        let newcomer = accounts.open(9);
         assert_eq!(accounts.obstacle(&newcomer, &pool, 2 * part, 0), None, "{held:?}");
         drop(taken);
     }
@@ -540,11 +531,11 @@ mod tests {
             let pool = pool(6400);
             let most = 6400 - reserve(&pool);
             let mut accounts = TransitAccounts::default();
-            let mut shares: Vec<_> = (0..count).map(|_| accounts.open(Some(&user(1)))).collect();
+            let mut shares: Vec<_> = (0..count).map(|_| accounts.open(1)).collect();
             let taken = settle(&pool, &mut accounts, &mut shares);
             let held = accounts.held_by_owner(&shares[0]);
             assert!(held <= most / 2, "{count} connections hold {held} of {most}");
-            let honest = accounts.open(Some(&user(2)));
+            let honest = accounts.open(2);
             assert_eq!(accounts.obstacle(&honest, &pool, most / 2, 0), None);
             let held: Vec<usize> = shares.iter().map(TransitShare::held).collect();
             let spread = held.iter().max().unwrap_or(&0) - held.iter().min().unwrap_or(&0);
@@ -555,7 +546,7 @@ mod tests {
             }
             drop(taken);
             assert_eq!((accounts.places.len(), accounts.vacant.len()), (1, 1));
-            let again = accounts.open(Some(&user(3)));
+            let again = accounts.open(3);
             assert_eq!((accounts.held_by_owner(&again), accounts.accounts.len()), (0, 2));
         }
     }
@@ -568,7 +559,7 @@ mod tests {
         for pages in [1000, 100, 10, 1] {
             // Each is taken by an owner that has nothing yet.
             loop {
-                let newcomer = accounts.open(users.next().map(user).as_ref());
+                let newcomer = accounts.open(users.next().unwrap_or(0));
                 if accounts.obstacle(&newcomer, &pool, pages, 0).is_some() {
                     break;
                 }
@@ -590,8 +581,7 @@ mod tests {
     #[test]
     fn an_owner_has_no_more_lists_than_it_leaves() {
         let mut accounts = TransitAccounts::default();
-        let mut shares: Vec<TransitShare> =
-            [1, 1, 2, 3].map(|uid| accounts.open(Some(&user(uid)))).into_iter().collect();
+        let mut shares: Vec<TransitShare> = [1, 1, 2, 3].map(|uid| accounts.open(uid)).into_iter().collect();
         let taken: Vec<u32> = shares
             .iter_mut()
             .map(|share| {
@@ -610,7 +600,7 @@ mod tests {
         for mut share in shares {
             accounts.close(&mut share);
         }
-        let share = accounts.open(None);
+        let share = accounts.open(0);
         assert!(accounts.may_list(&share));
         assert_eq!(accounts.lists, 0, "what a connection had ends with it");
     }

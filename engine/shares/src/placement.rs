@@ -8,11 +8,6 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use stag_fabric::Peer;
-
-use crate::server::duplicates::address;
-use crate::server::eviction::owner;
-
 /// Clients whose homes are remembered.
 const HOMES_MAX: usize = 16 * 1024;
 
@@ -77,11 +72,10 @@ impl ConnectionPlacement {
         }
     }
 
-    /// The engine that serves a connection of `peer` that comes now. `None`: all are full; the caller's engine makes room, or
+    /// The engine that serves a connection of `client`, one of `owner`, that comes now. `None`: all are full; the caller's engine makes room, or
     /// refuses.
-    pub fn place(&mut self, peer: &Peer, now: Duration) -> Option<usize> {
+    pub fn place(&mut self, client: u128, owner: u128, now: Duration) -> Option<usize> {
         self.forget_homes(now);
-        let client = address(peer);
         let home = self.homes.get(&client).copied();
         let at_home = home.filter(|home| home.connections == 0 && self.has_room(home.engine as usize));
         let engine = match at_home {
@@ -92,7 +86,6 @@ impl ConnectionPlacement {
         match self.homes.get_mut(&client) {
             Some(home) => home.connections += 1,
             None => {
-                let owner = owner(Some(peer));
                 self.make_room_for_home(owner);
                 // With more clients than that connected, those that come last have no home.
                 if self.homes.len() < HOMES_MAX && self.homes_of(owner) < HOMES_EACH {
@@ -105,12 +98,11 @@ impl ConnectionPlacement {
         Some(engine)
     }
 
-    /// A connection of `peer` that `engine` served, or was to serve, ended.
-    pub fn ended(&mut self, peer: &Peer, engine: usize, now: Duration) {
+    /// A connection of `client` that `engine` served, or was to serve, ended.
+    pub fn ended(&mut self, client: u128, engine: usize, now: Duration) {
         if let Some(load) = self.engines.get_mut(engine) {
             load.connections = load.connections.saturating_sub(1);
         }
-        let client = address(peer);
         let Some(home) = self.homes.get_mut(&client) else { return };
         home.connections = home.connections.saturating_sub(1);
         if home.connections > 0 {
@@ -132,8 +124,8 @@ impl ConnectionPlacement {
 
     /// The home of a client, where its duplicate requests are known.
     #[must_use]
-    pub fn home(&self, peer: &Peer) -> Option<usize> {
-        self.homes.get(&address(peer)).map(|home| home.engine as usize)
+    pub fn home(&self, client: u128) -> Option<usize> {
+        self.homes.get(&client).map(|home| home.engine as usize)
     }
 
     /// Connections that an engine serves, as far as was told.
@@ -223,8 +215,13 @@ mod tests {
 
     use super::*;
 
-    fn client(number: u32) -> Peer {
-        Peer::Address((number.to_be_bytes(), 700).into())
+    /// A client that is its own owner.
+    fn client(number: u32) -> u128 {
+        number.into()
+    }
+
+    fn place(placement: &mut ConnectionPlacement, client: u128, now: Duration) -> Option<usize> {
+        placement.place(client, client, now)
     }
 
     const T0: Duration = Duration::ZERO;
@@ -232,9 +229,9 @@ mod tests {
     #[test]
     fn connections_of_one_client_are_spread() {
         let mut placement = ConnectionPlacement::new(4, 100);
-        let placed: Vec<_> = (0..8).map(|_| placement.place(&client(1), T0).unwrap()).collect();
+        let placed: Vec<_> = (0..8).map(|_| place(&mut placement, client(1), T0).unwrap()).collect();
         assert_eq!(placed, [0, 1, 2, 3, 0, 1, 2, 3]);
-        assert_eq!(placement.home(&client(1)), Some(0));
+        assert_eq!(placement.home(client(1)), Some(0));
     }
 
     #[test]
@@ -242,7 +239,7 @@ mod tests {
         let mut placement = ConnectionPlacement::new(2, 100);
         placement.set_busy(0, BUSY_MAX);
         for number in 0..30 {
-            placement.place(&client(number), T0).unwrap();
+            place(&mut placement, client(number), T0).unwrap();
         }
         assert_eq!((placement.connections(0), placement.connections(1)), (10, 20));
     }
@@ -250,31 +247,31 @@ mod tests {
     #[test]
     fn a_client_comes_home_until_it_was_away_for_long() {
         let mut placement = ConnectionPlacement::new(2, 100);
-        assert_eq!(placement.place(&client(1), T0), Some(0));
-        assert_eq!(placement.place(&client(2), T0), Some(1));
-        assert_eq!(placement.place(&client(3), T0), Some(0));
+        assert_eq!(place(&mut placement, client(1), T0), Some(0));
+        assert_eq!(place(&mut placement, client(2), T0), Some(1));
+        assert_eq!(place(&mut placement, client(3), T0), Some(0));
         // Its engine has more connections than the other, and is its home.
-        placement.ended(&client(3), 0, T0);
+        placement.ended(client(3), 0, T0);
         for number in 10..13 {
-            placement.place(&client(number), T0).unwrap();
+            place(&mut placement, client(number), T0).unwrap();
         }
-        placement.ended(&client(11), 1, T0);
+        placement.ended(client(11), 1, T0);
         assert!(placement.connections(0) > placement.connections(1));
         let late = HOME_KEPT - Duration::from_secs(1);
-        assert_eq!(placement.place(&client(3), late), Some(0));
-        placement.ended(&client(3), 0, late);
-        assert_eq!(placement.place(&client(3), late + HOME_KEPT), Some(1), "its home is forgotten");
+        assert_eq!(place(&mut placement, client(3), late), Some(0));
+        placement.ended(client(3), 0, late);
+        assert_eq!(place(&mut placement, client(3), late + HOME_KEPT), Some(1), "its home is forgotten");
     }
 
     #[test]
     fn who_is_full_gets_none() {
         let mut placement = ConnectionPlacement::new(2, 1);
-        assert_eq!(placement.place(&client(1), T0), Some(0));
-        placement.ended(&client(1), 0, T0);
-        assert_eq!(placement.place(&client(2), T0), Some(0));
-        assert_eq!(placement.place(&client(1), T0), Some(1), "its home is full");
-        assert_eq!(placement.place(&client(3), T0), None);
-        assert_eq!(ConnectionPlacement::new(0, 1).place(&client(1), T0), None);
+        assert_eq!(place(&mut placement, client(1), T0), Some(0));
+        placement.ended(client(1), 0, T0);
+        assert_eq!(place(&mut placement, client(2), T0), Some(0));
+        assert_eq!(place(&mut placement, client(1), T0), Some(1), "its home is full");
+        assert_eq!(place(&mut placement, client(3), T0), None);
+        assert_eq!(place(&mut ConnectionPlacement::new(0, 1), client(1), T0), None);
     }
 
     #[test]
@@ -282,34 +279,33 @@ mod tests {
         let mut placement = ConnectionPlacement::new(3, u32::MAX);
         let most = HOMES_MAX as u32;
         for number in 0..most + 10 {
-            let engine = placement.place(&client(number), T0).unwrap();
-            placement.ended(&client(number), engine, T0);
+            let engine = place(&mut placement, client(number), T0).unwrap();
+            placement.ended(client(number), engine, T0);
             // Again and again: what is remembered of it does not grow.
-            let engine = placement.place(&client(number), T0).unwrap();
-            placement.ended(&client(number), engine, T0);
+            let engine = place(&mut placement, client(number), T0).unwrap();
+            placement.ended(client(number), engine, T0);
         }
         assert_eq!(placement.homes.len(), HOMES_MAX);
         assert!(placement.idle.len() <= 2 * HOMES_MAX);
-        assert_eq!((placement.home(&client(9)), placement.home(&client(10)).is_some()), (None, true));
+        assert_eq!((placement.home(client(9)), placement.home(client(10)).is_some()), (None, true));
     }
 
     #[test]
     fn one_owner_does_not_make_others_homes_forgotten() {
         let mut placement = ConnectionPlacement::new(3, u32::MAX);
         let quiet = client(1);
-        let home = placement.place(&quiet, T0).unwrap();
-        placement.ended(&quiet, home, T0);
-        let of_network = |number: u32| {
-            Peer::Address((std::net::Ipv6Addr::from(0x2001_0db8_u128 << 96 | u128::from(number)), 700).into())
-        };
+        let home = place(&mut placement, quiet, T0).unwrap();
+        placement.ended(quiet, home, T0);
+        let network = 0x2001_0db8_u128 << 96;
+        let of_network = |number: u32| network | u128::from(number);
         for number in 0..2 * HOMES_MAX as u32 {
-            let engine = placement.place(&of_network(number), T0).unwrap();
-            placement.ended(&of_network(number), engine, T0);
+            let engine = placement.place(of_network(number), network, T0).unwrap();
+            placement.ended(of_network(number), engine, T0);
         }
-        assert_eq!(placement.home(&quiet), Some(home));
+        assert_eq!(placement.home(quiet), Some(home));
         assert_eq!(placement.homes.len(), HOMES_EACH + 1);
-        assert!(placement.home(&of_network(2 * HOMES_MAX as u32 - 1)).is_some(), "its latest are known");
-        placement.place(&quiet, HOME_KEPT).unwrap();
+        assert!(placement.home(of_network(2 * HOMES_MAX as u32 - 1)).is_some(), "its latest are known");
+        place(&mut placement, quiet, HOME_KEPT).unwrap();
         assert_eq!((placement.homes.len(), placement.owners.len()), (1, 1), "all others were away for long");
     }
 
@@ -323,7 +319,7 @@ mod tests {
         ) {
             let mut placement = ConnectionPlacement::new(engines, 1000);
             for number in clients {
-                placement.place(&client(number), T0).unwrap();
+                place(&mut placement, client(number), T0).unwrap();
                 let loads = (0..engines).map(|engine| placement.connections(engine));
                 let (least, most) = (loads.clone().min().unwrap(), loads.max().unwrap());
                 prop_assert!(most - least <= 1, "{least} to {most}");
@@ -339,19 +335,19 @@ mod tests {
             let mut now = T0;
             for (number, comes, pause) in steps {
                 now += Duration::from_millis(pause);
-                let home = placement.home(&client(number));
+                let home = placement.home(client(number));
                 let own = open.entry(number).or_default();
                 if comes {
-                    let engine = placement.place(&client(number), now).unwrap();
+                    let engine = place(&mut placement, client(number), now).unwrap();
                     if own.is_empty() && home.is_some() {
                         prop_assert_eq!(Some(engine), home);
                     }
                     own.push(engine);
                 } else if let Some(engine) = own.pop() {
-                    placement.ended(&client(number), engine, now);
+                    placement.ended(client(number), engine, now);
                 }
                 if home.is_some() {
-                    prop_assert_eq!(placement.home(&client(number)), home);
+                    prop_assert_eq!(placement.home(client(number)), home);
                 }
                 let all: usize = open.values().map(Vec::len).sum();
                 let counted: u32 = (0..4).map(|engine| placement.connections(engine)).sum();

@@ -5,7 +5,7 @@
 //! Nothing here is atomic, nothing looks at all connections, and there is no I/O and no clock of its own.
 //!
 //! - A [`CreditLedger`] is a reactor's: how many Receives are held, by all and by each *client* (a network address, or a
-//!   user of this machine: [`owner`](crate::server::eviction::owner)).
+//!   user of this machine).
 //! - A [`CreditGovernor`] is a connection's. It counts its Calls, and *reviews* its limit after each round of them, when
 //!   it uses half of its limit, and when the ledger says that much has changed.
 //!
@@ -29,9 +29,7 @@ use std::time::Duration;
 
 use stag_runtime::HeadCounts;
 
-use crate::config::{EngineConfig, SPARE_RECEIVES};
-use crate::server::trial::{CreditTrial, RoundResult};
-use crate::state::{FIRST_RECEIVES, receives_sure};
+use crate::trial::{CreditTrial, RoundResult};
 
 /// The weight of a client without a configured one.
 pub const CLIENT_WEIGHT_USUAL: u32 = 100;
@@ -83,6 +81,46 @@ pub enum CreditPolicy {
     Governed,
     /// Each connection gets `credits_max`, as far as there are Receives. To compare with.
     Fixed,
+}
+
+/// Receives that stay posted beside those that the credits promise.
+pub const SPARE_RECEIVES: u32 = 1;
+
+/// Receives that a serving connection starts with: one credit (8166-3.3.3-a), and the spare.
+pub const FIRST_RECEIVES: u32 = 1 + SPARE_RECEIVES;
+
+/// What a reactor has to share, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CreditConfig {
+    /// Connections that there may be.
+    pub connections_max: u32,
+    /// Receives that they may hold together.
+    pub receives_max: u32,
+    /// Credits of one connection.
+    pub credits_max: u32,
+    /// How they are granted.
+    pub policy: CreditPolicy,
+}
+
+impl CreditConfig {
+    /// Receives that every serving connection is sure of, however many there are: half of all. Posted Receives cannot be
+    /// taken back, so an idle client keeps its credits, and a late client would find none.
+    #[must_use]
+    pub fn receives_sure(&self) -> u32 {
+        (self.receives_max / self.connections_max / 2).max(FIRST_RECEIVES)
+    }
+}
+
+/// Returns Jain's index of fairness: 1 if each of n shares is as large, 1/n if one is all there is.
+#[must_use]
+pub fn jain(shares: impl Iterator<Item = f64>) -> f64 {
+    let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
+    for share in shares {
+        count += 1.0;
+        sum += share;
+        squares += share * share;
+    }
+    if squares > 0.0 { sum * sum / (count * squares) } else { 1.0 }
 }
 
 /// What one client's connections hold at this reactor.
@@ -140,7 +178,7 @@ impl CreditAccount {
 
 /// What a reactor has of Receives, and who holds them.
 #[derive(Debug)]
-pub(crate) struct CreditLedger {
+pub struct CreditLedger {
     connections_max: u32,
     /// Receives that each connection is sure of, however many there are.
     sure: u32,
@@ -151,7 +189,7 @@ pub(crate) struct CreditLedger {
     connections: u32,
     /// Connections that have made a Call.
     started: u32,
-    /// By the place of a client's account in [`TransitAccounts`](crate::server::transit::TransitAccounts).
+    /// By the place of a client's account in [`TransitAccounts`](crate::transit::TransitAccounts).
     clients: Vec<CreditAccount>,
     sharers: [Sharers; 2],
     /// Of the Receives taken, those that clients have which want more.
@@ -159,7 +197,7 @@ pub(crate) struct CreditLedger {
     /// The client that is looked at next, whether it is quiet.
     hand: u32,
     /// Counts the times that what is free, or among how many, has changed by much: connections then review their limits.
-    pub(crate) changes: u32,
+    pub changes: u32,
     /// Connections of each client at all reactors, in a group.
     head_counts: Option<HeadCounts>,
     /// What was free, and a client's equal part, when that was last counted.
@@ -171,8 +209,10 @@ pub(crate) struct CreditLedger {
 }
 
 impl CreditLedger {
-    pub(crate) fn new(config: &EngineConfig) -> CreditLedger {
-        let sure = receives_sure(config);
+    /// Nothing is held yet.
+    #[must_use]
+    pub fn new(config: &CreditConfig) -> CreditLedger {
+        let sure = config.receives_sure();
         let shared = config.receives_max.saturating_sub(config.connections_max * sure);
         CreditLedger {
             connections_max: config.connections_max,
@@ -195,14 +235,14 @@ impl CreditLedger {
     }
 
     /// This reactor is one of a group, which counts connections there. Before the first one.
-    pub(crate) fn join(&mut self, head_counts: HeadCounts) {
+    pub fn join(&mut self, head_counts: HeadCounts) {
         debug_assert_eq!(self.connections, 0, "connections that the group does not know");
         self.head_counts = Some(head_counts);
     }
 
-    /// A connection of the client with this place, which is this [`owner`](crate::server::eviction::owner), begins.
+    /// A connection of the client with this place, which is this owner, begins.
     #[cold]
-    pub(crate) fn open(&mut self, client: u32, owner: u128, weight: u32) {
+    pub fn open(&mut self, client: u32, owner: u128, weight: u32) {
         let at = client as usize;
         if self.clients.len() <= at {
             self.clients.resize(at + 1, CreditAccount::default());
@@ -229,7 +269,7 @@ impl CreditLedger {
 
     /// A connection of that client, which holds nothing any more, is gone.
     #[cold]
-    pub(crate) fn close(&mut self, client: u32, governor: &CreditGovernor) {
+    pub fn close(&mut self, client: u32, governor: &CreditGovernor) {
         self.started -= u32::from(governor.has_started);
         self.connections -= 1;
         if let (Some(counts), Some(place)) = (&self.head_counts, self.clients[client as usize].head_count) {
@@ -363,41 +403,41 @@ impl CreditLedger {
 
     /// Receives that are shared and that no connection holds.
     #[inline]
-    pub(crate) fn free(&self) -> u32 {
+    pub fn free(&self) -> u32 {
         self.shared.saturating_sub(self.taken)
     }
 
     /// Receives that all connections hold.
-    pub(crate) fn held(&self) -> u32 {
+    pub fn held(&self) -> u32 {
         self.clients.iter().map(|account| account.held).sum()
     }
 
     /// The weight of a client.
-    pub(crate) fn weight(&self, client: u32) -> u32 {
+    pub fn weight(&self, client: u32) -> u32 {
         self.clients[client as usize].weight
     }
 
     /// Receives that are held beyond those that each connection is sure of.
-    #[cfg(test)]
-    pub(crate) fn taken(&self) -> u32 {
+    #[must_use]
+    pub fn taken(&self) -> u32 {
         self.taken
     }
 
     /// Whether less than half of what is shared is free: connections give up the credits that they do not need
     /// then.
-    pub(crate) fn is_scarce(&self) -> bool {
+    pub fn is_scarce(&self) -> bool {
         self.free() < self.shared / 2
     }
 
     /// Receives that a connection may post beside the `held` that it has.
     #[inline]
-    pub(crate) fn room(&self, held: u32) -> u32 {
+    pub fn room(&self, held: u32) -> u32 {
         self.sure.saturating_sub(held) + self.free()
     }
 
     /// A connection of `client` holds `now` Receives instead of `before`; `None`: it is for reverse Calls.
     #[inline]
-    pub(crate) fn hold(&mut self, client: Option<u32>, before: u32, now: u32) {
+    pub fn hold(&mut self, client: Option<u32>, before: u32, now: u32) {
         self.taken += now.saturating_sub(self.sure);
         self.taken -= before.saturating_sub(self.sure);
         if let Some(account) = client.and_then(|client| self.clients.get_mut(client as usize)) {
@@ -469,7 +509,7 @@ impl CreditLedger {
 
     /// Whether a silent connection that holds more than its part is to end, because a busy one found less: then the caller looks
     /// for it, once in [`RELIEF_INTERVAL`] at most.
-    pub(crate) fn take_starved(&mut self, now: Duration) -> bool {
+    pub fn take_starved(&mut self, now: Duration) -> bool {
         if now < self.relief_due || !std::mem::take(&mut self.is_starved) {
             return false;
         }
@@ -478,12 +518,12 @@ impl CreditLedger {
     }
 
     /// There was no such connection: the next look is later.
-    pub(crate) fn postpone_relief(&mut self, now: Duration) {
+    pub fn postpone_relief(&mut self, now: Duration) {
         self.relief_due = now + RELIEF_LATER;
     }
 
     /// Of the `held` Receives of a connection of `client`, those beyond its equal part that others could have.
-    pub(crate) fn excess(&self, client: u32, held: u32) -> u32 {
+    pub fn excess(&self, client: u32, held: u32) -> u32 {
         let account = &self.clients[client as usize];
         let equal = u32::try_from(self.equal(ALL, account) / account.users()).unwrap_or(u32::MAX);
         held.saturating_sub(equal.saturating_add(SPARE_RECEIVES).max(self.sure))
@@ -501,14 +541,15 @@ impl CreditLedger {
 
 /// What a connection is reviewed by, beside what it counts itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReviewInput {
+pub struct ReviewInput {
     /// The place of its client's account.
-    pub(crate) client: u32,
+    pub client: u32,
     /// Receives that it holds.
-    pub(crate) held: u32,
+    pub held: u32,
     /// Calls or Replies of it wait for memory or for room in a queue: more of them would wait, too.
-    pub(crate) is_obstructed: bool,
-    pub(crate) now: Duration,
+    pub is_obstructed: bool,
+    /// The instant of this pass.
+    pub now: Duration,
 }
 
 /// Calls at once from which on a limit is raised: half of it. One at a time raises no limit but that of one: two credits are
@@ -536,7 +577,7 @@ impl CreditUse {
 
 /// How many credits one connection may be granted.
 #[derive(Debug)]
-pub(crate) struct CreditGovernor {
+pub struct CreditGovernor {
     /// Most that it may ever have.
     max: u32,
     /// Credits that it may have at present.
@@ -567,15 +608,15 @@ pub(crate) struct CreditGovernor {
 
 impl CreditGovernor {
     /// Of a connection that is accepted.
-    pub(crate) fn new(config: &EngineConfig) -> CreditGovernor {
-        match config.credit_policy {
+    pub fn new(config: &CreditConfig) -> CreditGovernor {
+        match config.policy {
             CreditPolicy::Governed => CreditGovernor::with(config.credits_max, 1, false),
             CreditPolicy::Fixed => CreditGovernor::fixed(config.credits_max),
         }
     }
 
     /// Always `credits`, as far as there are Receives.
-    pub(crate) fn fixed(credits: u32) -> CreditGovernor {
+    pub fn fixed(credits: u32) -> CreditGovernor {
         CreditGovernor::with(credits, credits, true)
     }
 
@@ -602,35 +643,35 @@ impl CreditGovernor {
     }
 
     /// Messages that came.
-    pub(crate) fn calls(&self) -> u64 {
+    pub fn calls(&self) -> u64 {
         self.calls - u64::from(self.left)
     }
 
     /// Credits that it may have at present.
     #[inline(always)]
-    pub(crate) fn limit(&self) -> u32 {
+    pub fn limit(&self) -> u32 {
         self.limit
     }
 
     /// Calls that were under way at once, at most: in this round, or in the last one.
-    pub(crate) fn used(&self) -> u32 {
+    pub fn used(&self) -> u32 {
         self.used.max(self.peak)
     }
 
     /// Whether it would have more if there were more.
-    pub(crate) fn is_wanting(&self) -> bool {
+    pub fn is_wanting(&self) -> bool {
         self.limit < self.max && self.used() * 2 >= self.limit
     }
 
     /// Whether nothing has changed since the last review that makes another one due before its Calls do.
     #[inline(always)]
-    pub(crate) fn is_current(&self, ledger: &CreditLedger) -> bool {
+    pub fn is_current(&self, ledger: &CreditLedger) -> bool {
         self.changes == ledger.changes
     }
 
     /// A Call has come, beside `pending` that are in process. `true`: a review is due.
     #[inline(always)]
-    pub(crate) fn observe(&mut self, pass: u64, pending: u32) -> bool {
+    pub fn observe(&mut self, pass: u64, pending: u32) -> bool {
         if self.pass != pass {
             self.pass = pass;
             self.arrived = 0;
@@ -645,7 +686,7 @@ impl CreditGovernor {
     /// Says what the connection should have from now on.
     #[cold]
     #[inline(never)]
-    pub(crate) fn review(&mut self, ledger: &mut CreditLedger, input: &ReviewInput) {
+    pub fn review(&mut self, ledger: &mut CreditLedger, input: &ReviewInput) {
         self.changes = ledger.changes;
         let is_round_over = self.left == 0;
         if !self.is_fixed {
@@ -722,7 +763,7 @@ impl CreditGovernor {
 
     /// There were Receives for no more than `credits`. It asks again after as many Calls.
     #[cold]
-    pub(crate) fn settle(&mut self, ledger: &mut CreditLedger, client: u32, credits: u32) {
+    pub fn settle(&mut self, ledger: &mut CreditLedger, client: u32, credits: u32) {
         if !self.is_fixed {
             self.trial.cancel();
             self.limit = credits.clamp(1, self.limit);

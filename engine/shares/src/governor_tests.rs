@@ -1,7 +1,6 @@
 //! Ledger and governors against clients that are numbers: a round trip is a burst of as many Calls as were granted.
 
 use super::*;
-use crate::gauges::jain;
 
 /// One connection: what its server half would hold, and a client that makes as many Calls at once as it may.
 struct Link {
@@ -18,7 +17,7 @@ struct Link {
 }
 
 struct Model {
-    config: EngineConfig,
+    config: CreditConfig,
     ledger: CreditLedger,
     links: Vec<Option<Link>>,
     pass: u64,
@@ -29,8 +28,8 @@ struct Model {
 
 impl Model {
     fn new(connections_max: u32, receives_max: u32, credits_max: u32) -> Model {
-        let config = EngineConfig { connections_max, receives_max, credits_max, ..EngineConfig::default() };
-        config.check().expect("numbers that fit");
+        let config =
+            CreditConfig { connections_max, receives_max, credits_max, policy: CreditPolicy::Governed };
         Model {
             ledger: CreditLedger::new(&config),
             config,

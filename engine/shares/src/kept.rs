@@ -2,7 +2,7 @@
 //! cache is made of.
 //!
 //! Entries are found by their key, and each is in the queue of its connection, oldest first. When the table is full, the
-//! *owner* ([`owner`](crate::server::eviction::owner)) that has most entries loses the oldest one of that of its connections
+//! *owner* that has most entries loses the oldest one of that of its connections
 //! which has most. So a busy connection evicts its own entries: one that has at most its share of its owner's entries,
 //! where these are at most the owner's share of all, loses none, however many Calls the others make.
 //!
@@ -13,44 +13,55 @@
 
 use std::time::Duration;
 
-use crate::ConnectionId;
-use crate::server::ranks::{Group, NONE, RANK_LEN, Ranks};
+use crate::ranks::{Group, NONE, RANK_LEN, Ranks};
 
 /// Octets of a Reply that can be kept.
-pub(crate) const REPLY_LEN_MAX: usize = 320;
+pub const REPLY_LEN_MAX: usize = 320;
 
 /// How long an entry is good for.
-pub(crate) const AGE_MAX: Duration = Duration::from_secs(120);
+pub const AGE_MAX: Duration = Duration::from_secs(120);
 
 /// Entries of one connection that are tried as victims: those whose Call is being executed cannot be evicted.
 const VICTIMS_MAX: usize = 8;
 
 /// What a Call is known by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Key {
-    pub(crate) caller: u128,
-    pub(crate) digest: u64,
-    pub(crate) xid: u32,
-    pub(crate) len: u32,
+pub struct CallKey {
+    /// Who calls.
+    pub caller: u128,
+    /// What is called, with which arguments: a keyed hash.
+    pub digest: u64,
+    /// Its xid.
+    pub xid: u32,
+    /// Octets of the Call.
+    pub len: u32,
 }
 
+/// What is known of a Call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum State {
+pub enum KeptState {
+    /// The entry is of no Call.
     #[default]
     Free,
+    /// The Call is being executed.
     Running,
+    /// The entry has its Reply.
     Answered,
 }
 
 /// One Call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: Key,
-    pub(crate) since: Duration,
-    pub(crate) state: State,
+pub struct KeptEntry {
+    /// The Call.
+    pub key: CallKey,
+    /// When it arrived.
+    pub since: Duration,
+    /// What is known of it.
+    pub state: KeptState,
     /// The connection that it is executed for.
-    pub(crate) connection: ConnectionId,
-    pub(crate) generation: u32,
+    pub connection: u64,
+    /// How often the entry was used: an older reference to it is void.
+    pub generation: u32,
     /// The next entry of the same bucket, or of the free ones; [`NONE`] at the end.
     next: u32,
     /// Its connection's place.
@@ -62,12 +73,12 @@ pub(crate) struct Entry {
     reply: [u8; REPLY_LEN_MAX],
 }
 
-impl Entry {
-    const BLANK: Entry = Entry {
-        key: Key { caller: 0, digest: 0, xid: 0, len: 0 },
+impl KeptEntry {
+    const BLANK: KeptEntry = KeptEntry {
+        key: CallKey { caller: 0, digest: 0, xid: 0, len: 0 },
         since: Duration::ZERO,
-        state: State::Free,
-        connection: ConnectionId { index: 0, generation: 0 },
+        state: KeptState::Free,
+        connection: 0,
         generation: 0,
         next: NONE,
         caller: NONE,
@@ -78,29 +89,33 @@ impl Entry {
     };
 
     /// The Call is answered: keeps a Reply of at most [`REPLY_LEN_MAX`] octets.
-    pub(crate) fn answer(&mut self, reply: &[u8]) {
+    pub fn answer(&mut self, reply: &[u8]) {
         self.reply[..reply.len()].copy_from_slice(reply);
         self.reply_len = reply.len() as u32;
-        self.state = State::Answered;
+        self.state = KeptState::Answered;
     }
 
-    pub(crate) fn reply(&self) -> KeptReply {
+    /// Copies the Reply.
+    #[must_use]
+    pub fn reply(&self) -> KeptReply {
         KeptReply { octets: self.reply, len: self.reply_len as usize }
     }
 
     fn can_be_evicted(&self, now: Duration) -> bool {
-        self.state == State::Answered || now >= self.since + AGE_MAX
+        self.state == KeptState::Answered || now >= self.since + AGE_MAX
     }
 }
 
 /// A copy of a Reply.
-pub(crate) struct KeptReply {
+pub struct KeptReply {
     octets: [u8; REPLY_LEN_MAX],
     len: usize,
 }
 
 impl KeptReply {
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    /// The RPC message.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
         &self.octets[..self.len]
     }
 }
@@ -108,7 +123,7 @@ impl KeptReply {
 /// One connection that has entries.
 #[derive(Clone, Copy, Debug)]
 struct Caller {
-    connection: ConnectionId,
+    connection: u64,
     owner: u32,
     /// Ends of its queue.
     oldest: u32,
@@ -128,13 +143,14 @@ struct Owner {
 }
 
 /// Octets that one entry takes, with its share of the buckets, connections and owners.
-pub(crate) const ENTRY_LEN: usize =
-    size_of::<Entry>() + size_of::<Caller>() + size_of::<Owner>() + 2 * RANK_LEN + 6 * size_of::<u32>();
+pub const ENTRY_LEN: usize =
+    size_of::<KeptEntry>() + size_of::<Caller>() + size_of::<Owner>() + 2 * RANK_LEN + 6 * size_of::<u32>();
 
 /// The entries.
 #[derive(Debug)]
-pub(crate) struct Table {
-    pub(crate) entries: Box<[Entry]>,
+pub struct KeptTable {
+    /// By index, as [`KeptTable::find`] returns it.
+    pub entries: Box<[KeptEntry]>,
     /// The first entry of each bucket; as many as a power of two.
     buckets: Box<[u32]>,
     free: u32,
@@ -153,14 +169,16 @@ pub(crate) struct Table {
     all: Group,
 }
 
-impl Table {
-    pub(crate) fn new(entries: usize) -> Table {
+impl KeptTable {
+    /// A table of this number of entries. It is all the memory that it ever has.
+    #[must_use]
+    pub fn new(entries: usize) -> KeptTable {
         let buckets = vec![NONE; entries.next_power_of_two()].into_boxed_slice();
-        let nowhere = Entry::BLANK.connection;
+        let nowhere = KeptEntry::BLANK.connection;
         let caller = Caller { connection: nowhere, owner: NONE, oldest: NONE, newest: NONE, next: NONE };
         let owner = Owner { address: 0, callers: Group::EMPTY, next: NONE };
-        let mut table = Table {
-            entries: vec![Entry::BLANK; entries].into_boxed_slice(),
+        let mut table = KeptTable {
+            entries: vec![KeptEntry::BLANK; entries].into_boxed_slice(),
             caller_buckets: buckets.clone(),
             owner_buckets: buckets.clone(),
             buckets,
@@ -182,7 +200,7 @@ impl Table {
         table
     }
 
-    fn bucket(&self, key: &Key) -> usize {
+    fn bucket(&self, key: &CallKey) -> usize {
         key.digest as usize & (self.buckets.len() - 1)
     }
 
@@ -192,7 +210,9 @@ impl Table {
         (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize & (self.owner_buckets.len() - 1)
     }
 
-    pub(crate) fn find(&self, key: &Key) -> Option<u32> {
+    /// The index of a Call's entry.
+    #[must_use]
+    pub fn find(&self, key: &CallKey) -> Option<u32> {
         let mut at = self.buckets[self.bucket(key)];
         while let Some(entry) = self.entries.get(at as usize) {
             if entry.key == *key {
@@ -205,11 +225,11 @@ impl Table {
 
     /// Makes an entry for a Call of this owner that is executed now; its index and its generation. `None`: there is no room,
     /// because the Calls that have it are all being executed.
-    pub(crate) fn insert(
+    pub fn insert(
         &mut self,
-        key: Key,
+        key: CallKey,
         owner: u128,
-        connection: ConnectionId,
+        connection: u64,
         now: Duration,
     ) -> Option<(u32, u32)> {
         self.free_stale(now);
@@ -246,23 +266,16 @@ impl Table {
         let hand = self.hand;
         self.hand = if hand as usize + 1 < self.entries.len() { hand + 1 } else { 0 };
         let entry = &self.entries[hand as usize];
-        if entry.state == State::Answered && now >= entry.since + AGE_MAX {
+        if entry.state == KeptState::Answered && now >= entry.since + AGE_MAX {
             self.remove(hand);
         }
     }
 
     /// Makes an entry, which is in no list, that of a Call which is executed now. Returns its index and its generation.
-    fn fill(
-        &mut self,
-        index: u32,
-        caller: u32,
-        key: Key,
-        connection: ConnectionId,
-        now: Duration,
-    ) -> (u32, u32) {
+    fn fill(&mut self, index: u32, caller: u32, key: CallKey, connection: u64, now: Duration) -> (u32, u32) {
         let bucket = self.bucket(&key);
         let entry = &mut self.entries[index as usize];
-        (entry.key, entry.since, entry.state, entry.connection) = (key, now, State::Running, connection);
+        (entry.key, entry.since, entry.state, entry.connection) = (key, now, KeptState::Running, connection);
         entry.generation = entry.generation.wrapping_add(1);
         entry.next = std::mem::replace(&mut self.buckets[bucket], index);
         let generation = entry.generation;
@@ -273,12 +286,12 @@ impl Table {
     /// Makes the oldest entry of a connection that of another Call of it, which is executed now. Returns its index and its
     /// generation.
     #[inline]
-    fn refill(&mut self, index: u32, key: Key, connection: ConnectionId, now: Duration) -> (u32, u32) {
+    fn refill(&mut self, index: u32, key: CallKey, connection: u64, now: Duration) -> (u32, u32) {
         self.unlink(index);
         let bucket = self.bucket(&key);
         let next = std::mem::replace(&mut self.buckets[bucket], index);
         let entry = &mut self.entries[index as usize];
-        (entry.key, entry.since, entry.state, entry.connection) = (key, now, State::Running, connection);
+        (entry.key, entry.since, entry.state, entry.connection) = (key, now, KeptState::Running, connection);
         entry.generation = entry.generation.wrapping_add(1);
         let generation = entry.generation;
         entry.next = next;
@@ -299,7 +312,7 @@ impl Table {
 
     /// Takes an entry out of its bucket.
     fn unlink(&mut self, index: u32) {
-        let &Entry { ref key, next, .. } = &self.entries[index as usize];
+        let &KeptEntry { ref key, next, .. } = &self.entries[index as usize];
         let bucket = self.bucket(key);
         if self.buckets[bucket] == index {
             self.buckets[bucket] = next;
@@ -313,13 +326,13 @@ impl Table {
     }
 
     /// Frees an entry. Harmless when it is free.
-    pub(crate) fn remove(&mut self, index: u32) {
-        if self.entries[index as usize].state == State::Free {
+    pub fn remove(&mut self, index: u32) {
+        if self.entries[index as usize].state == KeptState::Free {
             return;
         }
         self.unlink(index);
         let entry = &mut self.entries[index as usize];
-        entry.state = State::Free;
+        entry.state = KeptState::Free;
         entry.next = std::mem::replace(&mut self.free, index);
         let caller = entry.caller;
         self.dequeue(caller, index);
@@ -344,7 +357,7 @@ impl Table {
         self.later_victim(caller, now)
     }
 
-    /// As [`Table::victim`], where the oldest cannot be evicted.
+    /// As [`KeptTable::victim`], where the oldest cannot be evicted.
     #[cold]
     fn later_victim(&mut self, caller: u32, now: Duration) -> Option<u32> {
         for _ in 0..VICTIMS_MAX.min(self.caller_ranks.count(caller) as usize) {
@@ -371,7 +384,7 @@ impl Table {
 
     fn dequeue(&mut self, caller: u32, index: u32) {
         let queue = &mut self.callers[caller as usize];
-        let Entry { older, newer, .. } = self.entries[index as usize];
+        let KeptEntry { older, newer, .. } = self.entries[index as usize];
         match self.entries.get_mut(older as usize) {
             Some(entry) => entry.newer = newer,
             None => queue.oldest = newer,
@@ -419,13 +432,12 @@ impl Table {
         self.owners[index as usize].next = std::mem::replace(&mut self.free_owner, index);
     }
 
-    fn caller_bucket(&self, owner: u32, connection: ConnectionId) -> usize {
-        let folded = u64::from(connection.index) << 32 | u64::from(connection.generation);
-        let spread = (folded ^ u64::from(owner) << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    fn caller_bucket(&self, owner: u32, connection: u64) -> usize {
+        let spread = (connection ^ u64::from(owner) << 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         spread as usize & (self.caller_buckets.len() - 1)
     }
 
-    fn find_caller(&self, owner: u32, connection: ConnectionId) -> Option<u32> {
+    fn find_caller(&self, owner: u32, connection: u64) -> Option<u32> {
         let mut at = self.caller_buckets[self.caller_bucket(owner, connection)];
         while let Some(caller) = self.callers.get(at as usize) {
             if caller.connection == connection && caller.owner == owner {
@@ -437,7 +449,7 @@ impl Table {
     }
 
     /// A connection without entries. There is always one, as there is always an owner.
-    fn new_caller(&mut self, owner: u32, connection: ConnectionId) -> u32 {
+    fn new_caller(&mut self, owner: u32, connection: u64) -> u32 {
         let bucket = self.caller_bucket(owner, connection);
         let index = self.free_caller;
         let caller = &mut self.callers[index as usize];
@@ -467,24 +479,24 @@ impl Table {
 mod tests {
     use super::*;
 
-    const NOWHERE: ConnectionId = ConnectionId { index: 0, generation: 0 };
+    const NOWHERE: u64 = 0;
 
-    fn connection(index: u32) -> ConnectionId {
-        ConnectionId { index, generation: 7 }
+    fn connection(index: u32) -> u64 {
+        u64::from(index) << 32 | 7
     }
 
     /// Random keys of `owners` with several connections each against a plain list: few buckets' worth of keys, so that chains are
     /// long.
     fn against_a_list(entries: usize, owners: u32) {
-        let mut table = Table::new(entries);
-        // Key, owner, connection, and the entry.
-        let mut model: Vec<(Key, u128, u32, u32)> = Vec::new();
+        let mut table = KeptTable::new(entries);
+        // CallKey, owner, connection, and the entry.
+        let mut model: Vec<(CallKey, u128, u32, u32)> = Vec::new();
         let mut state = 1u32;
         for step in 0..20_000u32 {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             let owner = u128::from((state >> 20) % owners);
             let number = (state >> 10) % 3;
-            let key = Key { caller: owner << 8, digest: u64::from(state >> 28), xid: step % 7, len: 0 };
+            let key = CallKey { caller: owner << 8, digest: u64::from(state >> 28), xid: step % 7, len: 0 };
             let known = model.iter().position(|(other, ..)| *other == key);
             assert_eq!(table.find(&key), known.map(|at| model[at].3), "step {step}");
             match known {
@@ -527,9 +539,9 @@ mod tests {
         // Owners and connections of the quiet one and of the busy one, which may have many addresses or connections.
         let busy = |xid: u32| [(2, 2), (1, 2), (1, 2 + xid % 10)];
         for kind in 0..3 {
-            let mut table = Table::new(64);
+            let mut table = KeptTable::new(64);
             let mut insert = |caller: u128, owner, number, xid| {
-                let key = Key { caller, digest: u64::from(xid), xid, len: 0 };
+                let key = CallKey { caller, digest: u64::from(xid), xid, len: 0 };
                 let (index, _) =
                     table.insert(key, owner, connection(number), Duration::ZERO).expect("there is room");
                 table.entries[index as usize].answer(&[]);
@@ -548,9 +560,9 @@ mod tests {
 
     #[test]
     fn what_is_too_old_makes_room() {
-        let mut table = Table::new(64);
-        let key = |xid| Key { digest: u64::from(xid), xid, ..Key::default() };
-        let insert = |table: &mut Table, number, xid, now| {
+        let mut table = KeptTable::new(64);
+        let key = |xid| CallKey { digest: u64::from(xid), xid, ..CallKey::default() };
+        let insert = |table: &mut KeptTable, number, xid, now| {
             let (index, _) = table.insert(key(xid), 1, connection(number), now).expect("there is room");
             table.entries[index as usize].answer(&[]);
         };
@@ -562,8 +574,8 @@ mod tests {
 
     #[test]
     fn calls_that_are_executed_stay() {
-        let mut table = Table::new(4);
-        let key = |xid| Key { xid, ..Key::default() };
+        let mut table = KeptTable::new(4);
+        let key = |xid| CallKey { xid, ..CallKey::default() };
         let first: Vec<_> = (0..4).map(|xid| table.insert(key(xid), 0, NOWHERE, Duration::ZERO)).collect();
         assert!(table.insert(key(9), 0, NOWHERE, Duration::ZERO).is_none());
         let (third, _) = first[2].expect("there was room");

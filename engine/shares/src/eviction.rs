@@ -7,15 +7,10 @@
 //!
 //! A connection that is idle for some seconds and holds more than its part of the credits ends, too, while a busy one finds less
 //! than its part: nothing but its own Calls could take them back.
-//!
-//! An *owner* is a network address (of IPv6 the first 64 bits, of which one host has all), or a user of this machine.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::time::Duration;
-
-use stag_fabric::Peer;
 
 /// How long a connection is left alone that is being set up.
 const SET_UP_MIN: Duration = Duration::from_secs(1);
@@ -37,17 +32,21 @@ enum Worth {
 
 /// How a connection is used.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionUse {
-    pub(crate) opened: Duration,
+pub struct ConnectionUse {
+    /// When it began.
+    pub opened: Duration,
     /// When it last had an answer from a service that was no refusal.
-    pub(crate) served: Option<Duration>,
-    pub(crate) is_set_up: bool,
-    pub(crate) is_busy: bool,
+    pub served: Option<Duration>,
+    /// Both ends have agreed to talk.
+    pub is_set_up: bool,
+    /// A Call of it is under way.
+    pub is_busy: bool,
 }
 
 impl ConnectionUse {
     /// Whether the connection is idle for so long that it has no claim to more credits than its part.
-    pub(crate) fn has_to_yield(&self, now: Duration) -> bool {
+    #[must_use]
+    pub fn has_to_yield(&self, now: Duration) -> bool {
         self.is_set_up && !self.is_busy && now >= self.served.unwrap_or(self.opened).saturating_add(YIELDS)
     }
 
@@ -67,42 +66,28 @@ impl ConnectionUse {
     }
 }
 
-/// Chooses who makes room for a `newcomer`; without one, among the useless and idle only.
-pub(crate) fn victim<'a, Id>(
-    connections: impl Iterator<Item = (Id, Option<&'a Peer>, ConnectionUse)> + Clone,
-    newcomer: Option<&Peer>,
+/// Chooses which of `connections`, each with its owner, makes room for another of the owner `newcomer`; without one, among the
+/// useless and idle only.
+#[must_use]
+pub fn victim<Id>(
+    connections: impl Iterator<Item = (Id, u128, ConnectionUse)> + Clone,
+    newcomer: Option<u128>,
     now: Duration,
 ) -> Option<Id> {
     let mut counts: HashMap<u128, u32> = HashMap::new();
-    for (_, peer, _) in connections.clone() {
-        *counts.entry(owner(peer)).or_default() += 1;
+    for (_, owner, _) in connections.clone() {
+        *counts.entry(owner).or_default() += 1;
     }
-    let count = |peer| counts.get(&owner(peer)).copied().unwrap_or(0);
+    let count = |owner| counts.get(&owner).copied().unwrap_or(0);
     // An owner that gives one up still has as many as the newcomer has then.
-    let enough = newcomer.map_or(u32::MAX, |peer| count(Some(peer)).saturating_add(1));
-    let candidates = connections.filter_map(|(id, peer, usage)| {
+    let enough = newcomer.map_or(u32::MAX, |owner| count(owner).saturating_add(1));
+    let candidates = connections.filter_map(|(id, owner, usage)| {
         let worth = usage.worth(now)?;
-        let count = count(peer);
+        let count = count(owner);
         let since = usage.served.unwrap_or(usage.opened);
         (worth <= Worth::Idle || count > enough).then_some(((worth, Reverse(count), since), id))
     });
     candidates.min_by_key(|(rank, _)| *rank).map(|(_, id)| id)
-}
-
-/// Who a connection belongs to.
-pub(crate) fn owner(peer: Option<&Peer>) -> u128 {
-    match peer {
-        None => 0,
-        Some(Peer::Address(address)) => match address.ip() {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
-            IpAddr::V6(ip) => match ip.to_ipv4_mapped() {
-                Some(_) => ip.to_bits(),
-                None => ip.to_bits() >> 64 << 64,
-            },
-        },
-        // In a range of addresses that no host has (RFC 6666).
-        Some(Peer::Process { uid, .. }) => 0x0100 << 112 | u128::from(*uid),
-    }
 }
 
 #[cfg(test)]
@@ -111,8 +96,10 @@ mod tests {
 
     const NOW: Duration = Duration::from_secs(100);
 
-    fn peer(text: &str) -> Peer {
-        Peer::Address(text.parse().expect("an address"))
+    /// An owner for each host: the text of its address without the port.
+    fn owner(text: &str) -> u128 {
+        let (host, _) = text.rsplit_once(':').expect("a port");
+        host.bytes().fold(0, |owner, octet| owner << 8 | u128::from(octet))
     }
 
     /// A connection that was opened at second 0 and last served at `served`.
@@ -135,11 +122,8 @@ mod tests {
     }
 
     fn choose(connections: &[(&str, ConnectionUse)], newcomer: Option<&str>) -> Option<usize> {
-        let peers: Vec<_> = connections.iter().map(|(text, _)| peer(text)).collect();
-        let each = connections.iter().zip(&peers).enumerate();
-        let newcomer = newcomer.map(peer);
-        let each = each.map(|(at, ((_, usage), peer))| (at, Some(peer), *usage));
-        victim(each, newcomer.as_ref(), NOW)
+        let each = connections.iter().enumerate();
+        victim(each.map(|(at, (text, usage))| (at, owner(text), *usage)), newcomer.map(owner), NOW)
     }
 
     #[test]
@@ -175,13 +159,10 @@ mod tests {
     #[test]
     fn the_owner_of_most_is_asked_first() {
         let many = [
-            ("[2001:db8::1]:1", used(1, false)),
-            ("[2001:db8:0:1::1]:1", used(80, false)),
-            ("[2001:db8:0:1::2]:1", used(50, false)),
+            ("10.0.0.1:1", used(1, false)),
+            ("10.0.0.3:1", used(80, false)),
+            ("10.0.0.3:2", used(50, false)),
         ];
-        assert_eq!(choose(&many, Some("10.0.0.2:3")), Some(2), "64 bits are one owner's");
-        let process = |uid| owner(Some(&Peer::Process { pid: uid + 7, uid, gid: 0 }));
-        assert_ne!(process(1), process(2));
-        assert_eq!(owner(Some(&peer("10.0.0.1:1"))), owner(Some(&peer("[::ffff:10.0.0.1]:9"))));
+        assert_eq!(choose(&many, Some("10.0.0.2:3")), Some(2));
     }
 }
