@@ -1,8 +1,8 @@
 //! The programs that an engine of these binaries serves.
 
 use stag::nfs::server::ServicesWithLocks;
-use stag::stores::AnyStore;
+use stag::vfs::Store;
 
 /// All that `stagd` serves, or nothing: a client's. One type for both, because each is a copy of the engine's code for every
 /// fabric, and those copies are most of what it takes to compile this crate.
-pub(crate) type Programs = Option<ServicesWithLocks<AnyStore>>;
+pub(crate) type Programs = Option<ServicesWithLocks<dyn Store>>;

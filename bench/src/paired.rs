@@ -25,9 +25,9 @@ use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay};
 use stag::prelude::*;
 use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
 use stag::runtime::{ReactorId, WallClock};
-use stag::stores::AnyStore;
 use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag::vfs::Store;
 
 use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits;
@@ -399,7 +399,7 @@ fn store(
     shared: &Shared,
     time: &mut TimeOfDay,
     now: Duration,
-) -> Result<AnyStore> {
+) -> Result<Box<dyn Store>> {
     if let Some(directory) = &load.directory {
         let config = DirectoryConfig {
             reading_max: READING_MAX,
@@ -407,7 +407,7 @@ fn store(
             ..DirectoryConfig::new(directory, stable_fsid(&mount_path(load, index)))
         };
         let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
-        return Ok(DirectoryStore::new(&config, disk, pool.clone())?.into());
+        return Ok(Box::new(DirectoryStore::new(&config, disk, pool.clone())?));
     }
     let config = MemoryConfig {
         fsid: index as u64 + 1,
@@ -416,7 +416,7 @@ fn store(
         names_max: 4096,
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
-    Ok(MemoryStore::new(&config, pool.clone(), time.at(now))?.into())
+    Ok(Box::new(MemoryStore::new(&config, pool.clone(), time.at(now))?))
 }
 
 /// Makes the server of a pair, a member of the group if there is one.

@@ -12,8 +12,8 @@ use stag::nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
 use stag::prelude::*;
 use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
 use stag::runtime::WallClock;
-use stag::stores::AnyStore;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag::vfs::Store;
 
 use crate::disturbance::Contention;
 use crate::opened::Opened;
@@ -179,7 +179,7 @@ fn serve<P: Opened>(
 
 /// What the engines of this crate serve: files and the echo program, or nothing, as clients. One type, because each is a copy of the engine's code
 /// for every fabric to compile.
-pub(crate) type Programs = Option<(Nfs<AnyStore>, Mount<AnyStore>, Echo)>;
+pub(crate) type Programs = Option<(Nfs<dyn Store>, Mount<dyn Store>, Echo)>;
 
 /// Makes the programs of a server: NFS over an empty store for this many octets and files, MOUNT, and the echo program.
 ///
@@ -197,12 +197,12 @@ pub(crate) fn programs(payload: &Pool, (data_len_max, files): (u64, u32), now: D
     };
     let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;
     let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
-    let exports = ExportTable::new(vec![(export, store.into())], payload.clone())?;
+    let exports = ExportTable::new(vec![(export, Box::new(store) as Box<dyn Store>)], payload.clone())?;
     Ok(serving(exports, time))
 }
 
 /// The programs of a server of these exports.
-pub(crate) fn serving(exports: ExportTable<AnyStore>, time: TimeOfDay) -> Programs {
+pub(crate) fn serving(exports: ExportTable<dyn Store>, time: TimeOfDay) -> Programs {
     let (nfs, mount, _) = services(exports, time);
     Some((nfs, mount, Echo { results: Vec::new() }))
 }

@@ -14,9 +14,9 @@ use stag::nfs::server::{
 use stag::nfs::state::Recovered;
 use stag::rpc::Pools;
 use stag::runtime::{Clock, ReactorId, WallClock};
-use stag::stores::AnyStore;
 use stag::stores::directory::WriteVerifier;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag::vfs::Store;
 
 use super::directories::Directories;
 use super::plan::Plan;
@@ -94,10 +94,10 @@ pub(super) fn make(
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let mut directories = Directories::new(settings, plan, reactor, pools);
-    let mut served: Vec<(Export, AnyStore)> = Vec::new();
+    let mut served: Vec<(Export, Box<dyn Store>)> = Vec::new();
     let mut elsewhere = Vec::new();
     for (number, ((_, export), share)) in settings.exports.iter().zip(&plan.exports).enumerate() {
-        let store = match export.medium {
+        let store: Box<dyn Store> = match export.medium {
             Medium::Memory => {
                 let fsid = number as u64 + 1;
                 if share.owner != reactor.index() {
@@ -116,10 +116,10 @@ pub(super) fn make(
                     root: RootAttributes { mode: ROOT_MODE, uid, gid },
                 };
                 let store = MemoryStore::new(&config, pools.payload.clone(), time.at(now));
-                store.map_err(CommandFailure::run)?.into()
+                Box::new(store.map_err(CommandFailure::run)?)
             }
             Medium::Directory => {
-                directories.open(export, share.objects_max, common.verifiers[number].clone())?.into()
+                Box::new(directories.open(export, share.objects_max, common.verifiers[number].clone())?)
             }
         };
         served.push((export.clone(), store));

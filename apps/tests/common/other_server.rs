@@ -91,7 +91,7 @@ fn serve(name: &str, path: &str, rule: Box<Rule>, ready: &AtomicBool, stop: &Ato
     };
     let store = MemoryStore::new(&store, payload.clone(), stag::vfs::Timestamp::default()).unwrap();
     let export: Export = format!("mem:{path},root_squash=no").parse().unwrap();
-    let exports = ExportTable::new(vec![(export, store)], payload).unwrap();
+    let exports = ExportTable::new(vec![(export, Box::new(store))], payload).unwrap();
     let time = TimeOfDay::System(stag::runtime::WallClock::new(clock.now()));
     let services = Other { services: services(exports, time), rule };
     let mut engine = Engine::new(shm, services, memory.pools, config, 1).unwrap();

@@ -206,7 +206,7 @@ impl Kind for File {
             return Ok(services(exports, time));
         }
         let store = MemoryStore::new(&config, pool.clone(), time.at(now))?;
-        let exports = ExportTable::new(vec![(export, store)], pool.clone())?;
+        let exports = ExportTable::new(vec![(export, Box::new(store))], pool.clone())?;
         Ok(services(exports, time))
     }
 

@@ -9,9 +9,14 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_state::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use stag_stores::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
 use stag_vfs::{
-    Acl, AclEntry, CreateMode, FsError, ObjectId, SetLists, Stability, Store, Timestamp, Update,
-    UserIdentity, WriteData, kind,
+    Acl, AclEntry, CreateMode, FsError, ObjectId, SetLists, Stability, Timestamp, Update, UserIdentity,
+    WriteData, kind,
 };
+
+#[path = "../../stores/tests/store/procedures.rs"]
+mod procedures;
+
+use procedures::Procedures;
 
 /// Counts what each thread has of the heap, as glibc hands it out: a word beside each piece, in steps of 16 octets.
 struct Counting;
@@ -54,7 +59,7 @@ const COUNT: u32 = 4095;
 type Make = fn(&mut Lab, u32) -> Result<(), FsError>;
 
 struct Lab {
-    store: MemoryStore,
+    store: Procedures,
     root: ObjectId,
     /// What the heap had before there was a store.
     before: i64,
@@ -80,7 +85,7 @@ impl Lab {
             root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
         };
         let before = TAKEN.get();
-        let store = MemoryStore::new(&config, pool, NOW).unwrap();
+        let store = Procedures::from(MemoryStore::new(&config, pool, NOW).unwrap());
         let root = store.root();
         Lab { store, root, before }
     }
@@ -113,7 +118,7 @@ impl Lab {
 fn check(what: &str, objects_max: u32, fill: impl FnOnce(&mut Lab)) {
     let mut lab = Lab::new(objects_max);
     fill(&mut lab);
-    let (said, taken) = (lab.store.heap_used() as f64, lab.taken() as f64);
+    let (said, taken) = (lab.store.of(MemoryStore::heap_used) as f64, lab.taken() as f64);
     println!("{what}: {said} said, {taken} taken, {:.3}", said / taken);
     assert!((0.95..=1.05).contains(&(said / taken)), "{what}: it says {said}, and takes {taken}");
 }
@@ -197,7 +202,7 @@ fn every_kind_of_object_takes_what_is_said() {
 #[test]
 fn what_ends_takes_nothing() {
     let mut lab = Lab::new(1 << 15);
-    let empty = lab.store.heap_used();
+    let empty = lab.store.of(MemoryStore::heap_used);
     let root = lab.root;
     let mut directories = Vec::new();
     for number in 0..8 {
@@ -214,12 +219,12 @@ fn what_ends_takes_nothing() {
     let file = lab.file(root, "file").unwrap();
     (0..4000).for_each(|chunk| lab.write(file, chunk * 64 * PAGE as u64, 1).unwrap());
     let set = Update { size: Some(PAGE as u64 * 63), ..Update::default() };
-    lab.store.set_attributes(&ROOT, file, &set, None, NOW).unwrap();
+    lab.store.set_attributes(&ROOT, file, &set, NOW).unwrap();
     lab.store.remove(&ROOT, root, b"file", NOW).unwrap();
     for number in 0..8 {
         lab.store.remove_directory(&ROOT, root, format!("d{number}").as_bytes(), NOW).unwrap();
     }
-    let rest = lab.store.heap_used() - empty;
+    let rest = lab.store.of(MemoryStore::heap_used) - empty;
     // What the root keeps for names.
     assert!(rest < 2048, "{rest} octets of nothing");
     assert_eq!(lab.store.usage().files_free, (1 << 15) - 1);
@@ -263,7 +268,11 @@ fn a_store_takes_no_more_than_it_may() {
         };
         assert_eq!(refused, FsError::NoSpace, "{what}");
         assert!(made > 500, "{what}: only {made}");
-        assert!(lab.store.heap_used() as i64 <= limit, "{what}: {} of {limit}", lab.store.heap_used());
+        assert!(
+            lab.store.of(MemoryStore::heap_used) as i64 <= limit,
+            "{what}: {} of {limit}",
+            lab.store.of(MemoryStore::heap_used)
+        );
         assert!(lab.taken() < limit * 105 / 100, "{what}: {} taken of {limit} after {made}", lab.taken());
         // It still answers, and what is removed makes room.
         assert!(lab.store.usage().files_free < 1000, "{what}");

@@ -20,7 +20,7 @@ use stag_nfs::state::{KnownHost, Recovered};
 use stag_rpc::{Engine, EngineConfig, Pools};
 use stag_runtime::{Clock, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_vfs::{CreateMode, Store, Timestamp, Update, UserIdentity};
+use stag_vfs::{CreateMode, Timestamp, Update, UserIdentity, Volume};
 use stag_wire::mount3::{self, MntReply, PathArguments};
 use stag_wire::nfs3::{self, Handle, LookupArguments, LookupReply};
 use stag_wire::nlm4::{self, *};
@@ -190,12 +190,14 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
         names_max: 100,
         root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
     };
-    let mut store = MemoryStore::new(&store, pools.payload.clone(), Timestamp::default()).unwrap();
+    let store = MemoryStore::new(&store, pools.payload.clone(), Timestamp::default()).unwrap();
     let how = CreateMode::Guarded(Update::default());
-    let root = store.root();
-    store.create(&UserIdentity::ROOT, root, b"f", &how, Timestamp::default()).unwrap();
+    let mut volume = Volume::new(Box::new(store));
+    let root = volume.stat(volume.profile().root).unwrap();
+    let made = volume.create(&UserIdentity::ROOT, &root, b"f", &how, Timestamp::default()).unwrap();
+    assert!(made.done().is_some());
     let export: Export = "mem:/data".parse().unwrap();
-    let exports = ExportTable::new(vec![(export, store)], pools.payload.clone()).unwrap();
+    let exports = ExportTable::new(vec![(export, volume.into_store())], pools.payload.clone()).unwrap();
 
     let config_out = CallOutConfig { rpcbind_port, ..CallOutConfig::default() };
     let locking_config = LockingConfig { grace: Duration::ZERO, ..LockingConfig::default() };

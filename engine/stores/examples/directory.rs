@@ -14,7 +14,9 @@ use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
 use stag_runtime::Clock;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
-use stag_vfs::{ObjectId, Progress, Stability, Store, Timestamp, UserIdentity, WriteData};
+use stag_vfs::{
+    EntryName, FsError, ObjectId, Progress, Stability, Store, Timestamp, UserIdentity, WriteData,
+};
 
 /// Octets of the file.
 const FILE_LEN: u64 = 64 << 20;
@@ -45,8 +47,9 @@ fn measure(folder: &Path, path: &Path) -> Result<(), Box<dyn std::error::Error>>
     let config = DirectoryConfig { reading_max: 64 << 20, ..DirectoryConfig::new(folder, 1) };
     let mut store = DirectoryStore::new(&config, disk, pool.clone())?;
     let name = path.file_name().ok_or("a name")?.as_encoded_bytes();
-    let object =
-        store.lookup(&UserIdentity::ROOT, store.root(), name).map_err(|status| format!("{status:?}"))?;
+    let root = store.profile().root;
+    let directory = &store.stat(root).map_err(FsError::from)?;
+    let object = store.entry(EntryName { directory, name }).map_err(FsError::from)?.object;
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let clock = Clock::start();
 

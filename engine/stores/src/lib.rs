@@ -4,8 +4,5 @@
 //! - [`directory`]: a directory of the machine.
 #![forbid(unsafe_code)]
 
-mod any;
 pub mod directory;
 pub mod memory;
-
-pub use any::AnyStore;

@@ -10,9 +10,14 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
 use stag_testing::CountingAllocator;
 use stag_vfs::{
-    CreateMode, FsError, ObjectId, Progress, Stability, Store, Ticket, TimeUpdate, Timestamp, Update,
-    UserIdentity, WriteData,
+    CreateMode, FsError, ObjectId, Progress, Stability, Ticket, TimeUpdate, Timestamp, Update, UserIdentity,
+    WriteData,
 };
+
+#[path = "store/procedures.rs"]
+mod procedures;
+
+use procedures::Procedures;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -27,7 +32,7 @@ const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 
 struct Lab {
-    store: DirectoryStore,
+    store: Procedures,
     file: ObjectId,
     data: [Shared; 1],
     pieces: Vec<Shared>,
@@ -94,7 +99,8 @@ fn the_steady_state_of_a_directory_allocates_nothing() {
         let pool = Pool::runs(&arena, "pages", 4096, 1000).unwrap();
         let disk = Disk::new(&DiskConfig { depth: 64, uring }, &[&arena]);
         println!("{}", disk.method());
-        let mut store = DirectoryStore::new(&DirectoryConfig::new(&path, 1), disk, pool.clone()).unwrap();
+        let store = DirectoryStore::new(&DirectoryConfig::new(&path, 1), disk, pool.clone()).unwrap();
+        let mut store = Procedures::from(store);
         let root = store.root();
         let how = CreateMode::Guarded(Update::default());
         let file = store.create(&ROOT, root, b"f", &how, NOW).unwrap();
@@ -109,10 +115,10 @@ fn the_steady_state_of_a_directory_allocates_nothing() {
             let Lab { store, file, pieces, .. } = lab;
             store.read(&ROOT, *file, 4096 * number, 4096, pieces, NOW).map(later)
         });
-        lab.check("COMMIT", |lab, _| lab.store.commit(&ROOT, lab.file, 0, 0).map(later));
+        lab.check("COMMIT", |lab, _| lab.store.commit(lab.file).map(later));
         lab.check("SETATTR, synced", |lab, _| {
             let set = Update { mtime: TimeUpdate::Now, ..Update::default() };
-            lab.store.set_attributes(&ROOT, lab.file, &set, None, NOW)?;
+            lab.store.set_attributes(&ROOT, lab.file, &set, NOW)?;
             Ok(later(lab.store.commit_changes()))
         });
         drop(lab);

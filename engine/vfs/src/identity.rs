@@ -1,9 +1,6 @@
 //! The caller of a Call: the user and groups of AUTH_SYS, after the export's squashing, and their
 //! permissions.
 
-use crate::error::FsError;
-use crate::types::{NANOSECONDS, ObjectKind, TimeUpdate, Update};
-
 /// Supplementary groups of a user, at most: what AUTH_SYS can name.
 pub const GROUPS_MAX: usize = 16;
 
@@ -174,76 +171,6 @@ pub struct Guarded {
     pub gid: u32,
     /// Whether it is a directory.
     pub is_directory: bool,
-}
-
-/// What of `set` an object of this kind has: the mode of a symbolic link means nothing and is never set, as on other
-/// servers. Clients that copy links set mode, owner and times together.
-pub fn settable(kind: ObjectKind, set: &Update) -> Update {
-    Update { mode: set.mode.filter(|_| kind != ObjectKind::Symlink), ..*set }
-}
-
-/// Fails unless `caller` may set all of `set` ([`settable`]) on an object of `kind` that belongs to `(uid, gid)`. `may_write`
-/// tells whether the caller may write it, if it does not own it. What the caller may not do is judged before what
-/// nothing can be set to, in one order for all stores.
-pub fn check_set(
-    caller: &UserIdentity,
-    kind: ObjectKind,
-    (uid, gid): (u32, u32),
-    set: &Update,
-    may_write: impl FnOnce() -> bool,
-) -> Result<(), FsError> {
-    check_ids(set)?;
-    let is_root = caller.is_root();
-    let owns = is_root || caller.uid == uid;
-    if set.mode.is_some() && !owns {
-        return Err(FsError::NotPermitted);
-    }
-    // chown_restricted: only the superuser gives objects away.
-    if !set.uid.is_none_or(|new| is_root || owns && new == uid) {
-        return Err(FsError::NotPermitted);
-    }
-    if !set.gid.is_none_or(|new| is_root || owns && (new == gid || caller.in_group(new))) {
-        return Err(FsError::NotPermitted);
-    }
-    if set.size.is_some() {
-        check_is_file(kind)?;
-    }
-    let times = [set.atime, set.mtime];
-    let needs_write = set.size.is_some() || times.contains(&TimeUpdate::Now);
-    if needs_write && !owns && !may_write() {
-        return Err(FsError::AccessDenied);
-    }
-    if !owns && times.iter().any(|time| matches!(time, TimeUpdate::To(_))) {
-        return Err(FsError::NotPermitted);
-    }
-    Ok(())
-}
-
-/// Fails if `set` says what nothing can be set to, in a store whose largest file has `file_len_max` octets.
-pub fn check_values(set: &Update, file_len_max: u64) -> Result<(), FsError> {
-    if set.size.is_some_and(|size| size > file_len_max) {
-        return Err(FsError::TooLarge);
-    }
-    for time in [set.atime, set.mtime] {
-        if matches!(time, TimeUpdate::To(time) if time.nanoseconds >= NANOSECONDS) {
-            return Err(FsError::Invalid);
-        }
-    }
-    Ok(())
-}
-
-/// Fails unless an object of this kind has data.
-pub fn check_is_file(kind: ObjectKind) -> Result<(), FsError> {
-    match kind {
-        ObjectKind::Regular => Ok(()),
-        ObjectKind::Directory => Err(FsError::IsDirectory),
-        _ => Err(FsError::Invalid),
-    }
-}
-
-/// Fails if an object would be given to a user or a group that is none.
-pub fn check_ids(set: &Update) -> Result<(), FsError> {
-    if set.uid == Some(INVALID_ID) || set.gid == Some(INVALID_ID) { Err(FsError::Invalid) } else { Ok(()) }
 }
 
 #[cfg(test)]

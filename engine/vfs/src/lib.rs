@@ -7,7 +7,7 @@
 //! - Types: objects ([`ObjectStat`]), times of 64 bits ([`Timestamp`]), changes ([`Update`]), why something failed
 //!   ([`FsError`]).
 //! - [`UserIdentity`]: who acts, and what a mode permits; [`Acl`]: access control lists.
-//! - [`Store`]: the interface of a store.
+//! - [`Store`]: the interface of a store; [`policy`]: who may do what; [`Volume`]: the two together, an operation each.
 //!
 //! No type here belongs to a protocol: each protocol translates at its edge.
 #![forbid(unsafe_code)]
@@ -16,8 +16,10 @@ mod acl;
 mod error;
 mod identity;
 mod name;
+pub mod policy;
 mod store;
 mod types;
+mod volume;
 
 pub use acl::*;
 pub use error::FsError;
@@ -25,3 +27,4 @@ pub use identity::*;
 pub use name::*;
 pub use store::*;
 pub use types::*;
+pub use volume::Volume;

@@ -1,20 +1,102 @@
-//! The seam between the NFS server and the stores that keep the files.
+//! The interface of a store: a file system without permissions.
 //!
-//! The server decodes, squashes, seals handles and gathers attributes; a [`Store`] knows objects, names,
-//! permissions and data. Its procedures are RFC 1813's, and their errors its statuses. A store is owned by one
-//! reactor, and no procedure blocks. READ, WRITE, COMMIT and [`Store::commit_changes`] may be [`Progress::Later`]:
-//! they take and give data as counted references, which can wait.
+//! - A step that reads changes nothing and may be run again. It may answer [`Blocked::Waits`]: the operation is run again from
+//!   its start when the ticket is done.
+//! - A step that changes is the last of its operation. It does all of it, or fails and does nothing; it may be over later
+//!   ([`Progress::Later`]).
+//!
+//! So a store may be slow in every step, and what is above it stays straight-line code. A store is owned by one reactor, and no
+//! step blocks.
 
+use std::any::Any;
 use std::os::fd::RawFd;
 use std::time::Duration;
+
+use stag_memory::Shared;
 
 use crate::acl::{Lists, SetLists};
 use crate::error::FsError;
 use crate::identity::UserIdentity;
+use crate::policy;
 use crate::types::{
-    CreateMode, DeviceId, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, Timestamp, Update,
+    DeviceId, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, TimeUpdate, Timestamp, Update,
 };
-use stag_memory::Shared;
+
+/// Names something of one store that is under way. Small and dense, so that an array can be indexed
+/// with it; good for one [`Store::finish`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u32);
+
+/// Why a step has no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocked {
+    /// There will be none.
+    Fails(FsError),
+    /// Not yet: run the operation again, from its start, when [`Store::poll_later`] returned this ticket and
+    /// [`Store::finish`] took it.
+    Waits(Ticket),
+}
+
+impl From<FsError> for Blocked {
+    #[inline]
+    fn from(error: FsError) -> Blocked {
+        Blocked::Fails(error)
+    }
+}
+
+/// For a caller that cannot wait: it hears that it should try again.
+impl From<Blocked> for FsError {
+    #[inline]
+    fn from(blocked: Blocked) -> FsError {
+        match blocked {
+            Blocked::Fails(error) => error,
+            Blocked::Waits(_) => FsError::Busy,
+        }
+    }
+}
+
+/// What a step that reads answers.
+pub type ReadStep<T> = Result<T, Blocked>;
+
+/// How far something is that a store need not do at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Progress<T> {
+    /// It is over.
+    Done(T),
+    /// It will be: [`Store::poll_later`] will return this ticket.
+    Later(Ticket),
+}
+
+impl<T> Progress<T> {
+    /// What came out, if it is over.
+    pub fn done(self) -> Option<T> {
+        match self {
+            Progress::Done(done) => Some(done),
+            Progress::Later(_) => None,
+        }
+    }
+}
+
+/// What a step that changes something answers.
+pub type ChangeStep<T> = Result<Progress<T>, Blocked>;
+
+/// What came of something that a ticket was given for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finished {
+    /// The answer to a step that reads is there: run its operation again.
+    Ready,
+    /// A READ is over.
+    Read(ReadDone),
+    /// A WRITE is over.
+    Write(WriteDone),
+    /// A COMMIT is over, or [`Store::sync_changes`].
+    Commit,
+    /// An object was made.
+    Made(ObjectStat),
+    /// Something else was changed.
+    Changed,
+}
 
 /// Octets to write.
 #[derive(Debug)]
@@ -61,42 +143,6 @@ pub struct WriteDone {
     pub committed: Stability,
 }
 
-/// Names something of one store that is under way. Small and dense, so that an array can be indexed
-/// with it; good for one [`Store::finish`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(pub u32);
-
-/// How far something is that a store need not do at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Progress<T> {
-    /// It is over.
-    Done(T),
-    /// It will be: [`Store::poll_later`] will return this ticket.
-    Later(Ticket),
-}
-
-impl<T> Progress<T> {
-    /// What came out, if it is over.
-    pub fn done(self) -> Option<T> {
-        match self {
-            Progress::Done(done) => Some(done),
-            Progress::Later(_) => None,
-        }
-    }
-}
-
-/// What came of something that was [`Progress::Later`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Finished {
-    /// Of a READ.
-    Read(ReadDone),
-    /// Of a WRITE.
-    Write(WriteDone),
-    /// Of a COMMIT, or of [`Store::commit_changes`].
-    Commit,
-}
-
 /// An object to make that is neither file, directory nor symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
@@ -111,7 +157,7 @@ pub enum Special {
 }
 
 impl Special {
-    /// Its type.
+    /// Its kind.
     #[must_use]
     pub const fn kind(&self) -> ObjectKind {
         match self {
@@ -123,8 +169,72 @@ impl Special {
     }
 }
 
+/// An object to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewObject<'a> {
+    /// A regular file; with what an exclusive CREATE is recognized by, if it is one and the store keeps that
+    /// ([`Capabilities::keeps_verifiers`]).
+    File(Option<StoreVerifier>),
+    /// A directory.
+    Directory,
+    /// A symbolic link that holds this path.
+    Symlink(&'a [u8]),
+    /// A device, socket or pipe.
+    Special(Special),
+}
+
+impl NewObject<'_> {
+    /// Its kind.
+    #[must_use]
+    pub const fn kind(&self) -> ObjectKind {
+        match self {
+            NewObject::File(_) => ObjectKind::Regular,
+            NewObject::Directory => ObjectKind::Directory,
+            NewObject::Symlink(_) => ObjectKind::Symlink,
+            NewObject::Special(special) => special.kind(),
+        }
+    }
+}
+
+/// What a new object is from its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewAttributes {
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Whether somebody asked for that group. Else a file system that gives its own to all objects may do so.
+    pub has_asked_gid: bool,
+    /// All of the mode's bits.
+    pub mode: u32,
+    /// Size of a file, if not 0.
+    pub size: Option<u64>,
+    /// Last access; [`TimeUpdate::Keep`] is now.
+    pub atime: TimeUpdate,
+    /// Last change of the data; [`TimeUpdate::Keep`] is now.
+    pub mtime: TimeUpdate,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryName<'a> {
+    /// The directory, as it was seen.
+    pub directory: &'a ObjectStat,
+    /// The name.
+    pub name: &'a [u8],
+}
+
 /// Room for what a symbolic link holds.
 pub const LINK_SPACE: usize = 4096;
+
+/// Where and how a listing starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListStart {
+    /// The cookie of the last entry seen, or 0.
+    pub cookie: u64,
+    /// Whether to show attributes.
+    pub attributes: bool,
+}
 
 /// An entry of a directory, as [`Store::list`] shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,7 +262,7 @@ pub struct Usage {
     pub files_free: u64,
 }
 
-/// The numbers that FSINFO and PATHCONF tell.
+/// The limits of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreLimits {
     /// The largest file, in bytes.
@@ -165,26 +275,52 @@ pub struct StoreLimits {
     pub path_len_max: u32,
 }
 
+/// What a store does beyond the least. All `false`: the least.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Capabilities {
+    /// READ copies into payload memory, so it is limited to the client's share of that.
+    pub reads_take_memory: bool,
+    /// READ and WRITE ask [`policy::admit_read`] and [`policy::admit_write`] themselves, when they examine the file, and WRITE
+    /// sets the mode that [`policy::mode_after_write`] says. Else all that is done before, which costs a [`Store::stat`].
+    pub admits_transfers: bool,
+    /// READ, WRITE and COMMIT are mostly over later, so what a file was before says nothing of them.
+    pub finishes_transfers_later: bool,
+    /// It keeps access control lists.
+    pub keeps_lists: bool,
+    /// It keeps the verifier of an exclusive CREATE ([`NewObject::File`]). Else the times of the new file keep it.
+    pub keeps_verifiers: bool,
+    /// Each reactor of a group has a store of the same files.
+    pub is_at_every_reactor: bool,
+}
+
+/// What a store is. It never changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StoreProfile {
+    /// Identifies the file system: in handles and attributes.
+    pub fsid: u64,
+    /// Identifies what an [`ObjectId`] is unique in: the same number for all stores of one file system of this machine.
+    pub volume: u64,
+    /// The directory that everything is in.
+    pub root: ObjectId,
+    /// Its limits.
+    pub limits: StoreLimits,
+    /// The user that every caller is here; `None` if each is itself.
+    pub acts_as: Option<UserIdentity>,
+    /// What it does beyond the least.
+    pub can: Capabilities,
+}
+
 /// A file system.
 ///
-/// Every procedure that changes something does all of it, or fails and does nothing, with two exceptions.
-/// [`Store::write`] may write a part, and says how much. And a store whose files are the kernel's takes several system
-/// calls for one procedure: if a later one fails it takes the earlier ones back, as far as the kernel lets it
-/// ([`store of a directory` says what can remain). `now` is the wall clock.
-pub trait Store {
-    /// Identifies the file system: in handles and attributes.
-    fn fsid(&self) -> u64;
-
-    /// Identifies what an [`ObjectId`] is unique in: the same number for all stores of one file system of this machine.
-    fn volume(&self) -> u64 {
-        self.fsid()
-    }
-
-    /// The directory that everything is in.
-    fn root(&self) -> ObjectId;
-
-    /// The numbers it keeps to.
-    fn limits(&self) -> StoreLimits;
+/// It knows objects, names and data, and no permissions: [`Volume`](crate::Volume) asks first, and hands down what it saw. A
+/// store whose files others change too compares that, or acts as the `user`, for whom everything is done. A store whose files
+/// are the kernel's takes several system calls for one step: if a later one fails it takes the earlier ones back, as far as
+/// the kernel lets it. [`Store::write`] may write a part, and says how much. `now` is the wall clock.
+///
+/// It is `Any`, so that a program that made a store can find its own kind again.
+pub trait Store: Any {
+    /// What it is. Asked once.
+    fn profile(&self) -> StoreProfile;
 
     /// Whether nothing can be changed now, because the files are so: a file system that is mounted read-only.
     fn is_read_only(&self) -> bool {
@@ -197,97 +333,124 @@ pub trait Store {
         Ok(())
     }
 
-    /// Space and objects now.
-    fn usage(&self) -> Usage;
-
     /// Changes whenever data that was written and not committed may have been lost.
     fn write_verifier(&self) -> StoreVerifier;
 
-    /// ObjectStat of an object. No permission is needed.
-    fn attributes(&self, object: ObjectId) -> Result<ObjectStat, FsError>;
+    /// Space and objects now.
+    fn usage(&self) -> ReadStep<Usage>;
 
-    /// ObjectStat of an object that is about to be changed; `None` if something else is changing it at the same time. Then
-    /// what it was before and what it is after do not tell what one procedure did (RFC 1813 section 2.6).
-    fn before(&self, object: ObjectId) -> Option<ObjectStat> {
-        self.attributes(object).ok()
+    /// What an object is.
+    fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat>;
+
+    /// What the file is of which [`Store::finish`] has just told, at some moment since that was over. A store that has to ask
+    /// for it may ask once for all transfers of a file that ended together.
+    fn stat_after(&mut self, object: ObjectId) -> ReadStep<ObjectStat> {
+        self.stat(object)
     }
 
-    /// ObjectStat of a file that a WRITE or COMMIT is about to begin on. `None` as of [`Store::before`], and where a store does
-    /// them later: others come between, so what the file was before is not told then.
-    fn before_transfer(&self, object: ObjectId) -> Option<ObjectStat> {
-        self.before(object)
+    /// Whether something else is changing an object at this time. Then what it was before and what it is after do not tell
+    /// what one operation did (RFC 1813 section 2.6).
+    fn is_changing(&self, object: ObjectId) -> bool {
+        let _ = object;
+        false
     }
 
-    /// ObjectStat of a file of which a READ or WRITE has just told. As [`Store::attributes`], for a store where that is worth
-    /// code of its own.
-    #[inline]
-    fn after_transfer(&self, object: ObjectId) -> Option<ObjectStat> {
-        self.attributes(object).ok()
-    }
+    /// The object of a name, or of `..`.
+    fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat>;
 
-    /// ObjectStat of the file of which [`Store::finish`] has just told, as they were at some moment since that was over. A
-    /// store that has to ask for them may ask once for all transfers of a file that ended together.
-    fn attributes_after(&mut self, object: ObjectId) -> Result<ObjectStat, FsError> {
-        self.attributes(object)
-    }
+    /// Whether a directory is `other`, or lies in it.
+    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool>;
 
-    /// Sets attributes, if the object's ctime is `guard`.
-    fn set_attributes(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        set: &Update,
-        guard: Option<Timestamp>,
+    /// Shows the entries after a cookie (from the first, if it is 0) until `visit` returns `false`; that entry counts as not
+    /// shown. Returns whether the last entry was shown.
+    ///
+    /// A cookie stays good as long as the directory: entries that come or go meanwhile change no other's.
+    fn list(
+        &self,
+        directory: ObjectId,
+        start: ListStart,
         now: Timestamp,
-    ) -> Result<(), FsError>;
-
-    /// The object of a name, of `.` and of `..`.
-    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, FsError>;
-
-    /// Which of the accesses `wanted` the caller has.
-    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, FsError>;
-
-    /// The access control lists of an object beside its mode. No permission is needed. A store that keeps none
-    /// has this answer.
-    fn lists(&self, object: ObjectId) -> Result<Lists<'_>, FsError> {
-        self.attributes(object).map(|_| Lists::default())
-    }
-
-    /// Sets access control lists. A store that keeps none takes what a mode can say, and no more.
-    fn set_lists(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        set: &SetLists,
-        now: Timestamp,
-    ) -> Result<(), FsError> {
-        let ObjectStat { kind, mode, .. } = self.attributes(object)?;
-        if matches!(set.default, Some(Some(_))) || kind == ObjectKind::Symlink {
-            return Err(FsError::NotSupported);
-        }
-        match &set.access {
-            Some(Some(acl)) if acl.is_minimal() => {
-                let mode = Some(mode & !0o777 | acl.mode_bits());
-                let set = Update { mode, ..Update::default() };
-                self.set_attributes(caller, object, &set, None, now)
-            }
-            Some(Some(_)) => Err(FsError::NotSupported),
-            Some(None) | None => Ok(()),
-        }
-    }
+        visit: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> ReadStep<bool>;
 
     /// What a symbolic link holds. A store that does not have it in memory reads it into `space`.
-    fn read_link<'a>(
+    fn link_target<'a>(
         &'a self,
-        caller: &UserIdentity,
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         now: Timestamp,
-    ) -> Result<&'a [u8], FsError>;
+    ) -> ReadStep<&'a [u8]>;
 
-    /// Whether READ copies into payload memory; if so, it is limited to the client's share of payload memory.
-    fn reads_take_memory(&self) -> bool {
-        false
+    /// The access control lists of an object beside its mode.
+    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
+        let _ = object;
+        Ok(Lists::default())
+    }
+
+    /// Whether an exclusive CREATE with this verifier made the file, and it is as it was made.
+    fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {
+        Ok(policy::has_verifier_times(seen, verifier))
+    }
+
+    /// Sets attributes; `mode` has all bits that the object is to have. `seen` is what it was.
+    fn update(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &Update,
+        now: Timestamp,
+    ) -> ChangeStep<()>;
+
+    /// Makes an object. [`FsError::Exists`] if the name is taken.
+    fn make(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        what: NewObject<'_>,
+        attributes: &NewAttributes,
+        now: Timestamp,
+    ) -> ChangeStep<ObjectStat>;
+
+    /// Gives an object, which is no directory, one more name. [`FsError::Exists`] if that is taken.
+    fn link(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        at: EntryName<'_>,
+        now: Timestamp,
+    ) -> ChangeStep<()>;
+
+    /// Removes a name, which was seen to be this object's. [`FsError::NotEmpty`] for a directory with entries.
+    fn remove(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        seen: &ObjectStat,
+        now: Timestamp,
+    ) -> ChangeStep<()>;
+
+    /// Renames `from`, which was seen to be `moved`, to `to`, which was seen to be `replaced`. [`FsError::NotEmpty`] if that is a
+    /// directory with entries.
+    fn rename(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        seen: RenameSeen<'_>,
+        now: Timestamp,
+    ) -> ChangeStep<()>;
+
+    /// Sets access control lists, and the mode that goes with them.
+    fn set_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, set, mode, now);
+        Err(FsError::NotSupported.into())
     }
 
     /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
@@ -297,43 +460,43 @@ pub trait Store {
     /// says why there are none.
     fn read(
         &mut self,
-        caller: &UserIdentity,
+        user: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
         pieces: &mut Vec<Shared>,
         now: Timestamp,
-    ) -> Result<Progress<ReadDone>, FsError>;
+    ) -> ChangeStep<ReadDone>;
 
     /// Writes at `offset`. A failure changed no data; that a program no longer runs as its owner or group may remain.
     fn write(
         &mut self,
-        caller: &UserIdentity,
+        user: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
-        stable: Stability,
+        stability: Stability,
         now: Timestamp,
-    ) -> Result<Progress<WriteDone>, FsError>;
+    ) -> ChangeStep<WriteDone>;
 
-    /// Puts what was written on stable storage.
-    fn commit(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        offset: u64,
-        count: u32,
-    ) -> Result<Progress<()>, FsError>;
+    /// Puts what was written to a file on stable storage.
+    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()>;
 
-    /// Begins to put on stable storage what the procedures on names and attributes changed since this was called last,
-    /// failed ones too. A Call that changes something is answered when that is over (RFC 1813 section 4.8). It
-    /// cannot be refused. A store that has no other storage is done at once.
-    fn commit_changes(&mut self) -> Progress<()> {
+    /// What an earlier operation changed at these may still be on its way to stable storage: the next
+    /// [`Store::sync_changes`] includes it.
+    fn note_changed(&mut self, objects: &[&ObjectStat]) {
+        let _ = objects;
+    }
+
+    /// Begins to put on stable storage what steps on names and attributes changed since this was called last, failed ones too.
+    /// A Call that changes something is answered when that is over (RFC 1813 section 4.8). It cannot be refused. A store
+    /// that has no other storage is done at once.
+    fn sync_changes(&mut self) -> Progress<()> {
         Progress::Done(())
     }
 
-    /// The next of those that were [`Progress::Later`] and are over. Called each pass: what was begun since the
-    /// last time gets under way. `now` is the reactor's clock.
+    /// The next ticket whose matter is over. Called each pass: what was begun since the last time gets under way. `now` is the
+    /// reactor's clock.
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         let _ = now;
         None
@@ -355,110 +518,13 @@ pub trait Store {
     fn is_busy(&self) -> bool {
         false
     }
-
-    /// Makes a regular file, or finds the one that `how` allows.
-    fn create(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        how: &CreateMode,
-        now: Timestamp,
-    ) -> Result<ObjectId, FsError>;
-
-    /// Makes a directory.
-    fn make_directory(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        set: &Update,
-        now: Timestamp,
-    ) -> Result<ObjectId, FsError>;
-
-    /// Makes a symbolic link that holds `path`.
-    fn make_symlink(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        path: &[u8],
-        set: &Update,
-        now: Timestamp,
-    ) -> Result<ObjectId, FsError>;
-
-    /// Makes a device, socket or pipe.
-    fn make_special(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        special: Special,
-        set: &Update,
-        now: Timestamp,
-    ) -> Result<ObjectId, FsError>;
-
-    /// Removes a name of anything but a directory.
-    fn remove(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        now: Timestamp,
-    ) -> Result<(), FsError>;
-
-    /// Removes an empty directory.
-    fn remove_directory(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        now: Timestamp,
-    ) -> Result<(), FsError>;
-
-    /// Renames `from` to `to`, replacing what `to` named.
-    fn rename(
-        &mut self,
-        caller: &UserIdentity,
-        from: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
-        now: Timestamp,
-    ) -> Result<(), FsError>;
-
-    /// Gives an object one more name.
-    fn link(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        directory: ObjectId,
-        name: &[u8],
-        now: Timestamp,
-    ) -> Result<(), FsError>;
-
-    /// What a client must send back together with a directory's cookies.
-    fn list_verifier(&self, directory: ObjectId) -> Result<StoreVerifier, FsError>;
-
-    /// Shows the entries after `cookie` (from the first, if it is 0) until `visit` returns `false`; that entry
-    /// counts as not shown. Returns whether the last entry was shown.
-    ///
-    /// A cookie stays good as long as the directory: entries that come or go meanwhile change no other's.
-    fn list(
-        &self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        start: ListStart,
-        now: Timestamp,
-        visit: impl FnMut(Listed<'_>) -> bool,
-    ) -> Result<bool, FsError>;
 }
 
-/// Where and how a listing starts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ListStart {
-    /// The cookie of the last entry seen, or 0.
-    pub cookie: u64,
-    /// The verifier that came with it.
-    pub verifier: StoreVerifier,
-    /// Whether to show attributes.
-    pub attributes: bool,
+/// What was seen at the two names of a rename.
+#[derive(Clone, Copy, Debug)]
+pub struct RenameSeen<'a> {
+    /// The object at the first.
+    pub moved: &'a ObjectStat,
+    /// The object at the second, if there is one.
+    pub replaced: Option<&'a ObjectStat>,
 }

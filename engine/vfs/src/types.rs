@@ -1,5 +1,7 @@
 //! Objects, attributes, times, and what is asked of them.
 
+use crate::identity::Guarded;
+
 /// Eight octets that are only compared: of writes, of exclusive creation, of listings.
 pub type StoreVerifier = [u8; 8];
 
@@ -88,10 +90,22 @@ pub struct ObjectStat {
     pub mtime: Timestamp,
     /// Last change of the attributes.
     pub ctime: Timestamp,
+    /// Whether it has access control lists, which say more than its mode.
+    pub has_list: bool,
     /// When it was made, if the store knows.
     pub born: Option<Timestamp>,
     /// Another number after each change of the object.
     pub change: u64,
+}
+
+impl ObjectStat {
+    /// What permissions depend on, beside access control lists.
+    #[inline]
+    #[must_use]
+    pub fn guarded(&self) -> Guarded {
+        let is_directory = self.kind == ObjectKind::Directory;
+        Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory }
+    }
 }
 
 /// What to do with a time.

@@ -18,14 +18,14 @@ use stag_wire::nfs3::Handle;
 
 use super::mount::depth;
 use super::{Elsewhere, ExportTable};
-use crate::export::{Export, Medium};
+use crate::export::Export;
 use crate::handle;
-use stag_vfs::Store;
+use stag_vfs::{Store, Volume};
 
-impl<S: Store> ExportTable<S> {
+impl<S: Store + ?Sized> ExportTable<S> {
     /// The exports of all reactors: in a group in an order that does not depend on the reactor.
     pub(super) fn all(&self) -> Vec<&Export> {
-        let own = self.shares.iter().map(|(export, store)| (export, store.fsid()));
+        let own = self.shares.iter().map(|(export, volume)| (export, volume.profile().fsid));
         let others = self.elsewhere.iter().map(|other| (&other.export, other.fsid));
         let mut all: Vec<_> = own.chain(others).collect();
         if !self.is_alone() {
@@ -33,6 +33,11 @@ impl<S: Store> ExportTable<S> {
             all.sort_by_key(|(export, fsid)| (place(&export.path).unwrap_or(usize::MAX), *fsid));
         }
         all.into_iter().map(|(export, _)| export).collect()
+    }
+
+    fn volume_of(&self, fsid: u64) -> Option<&Volume<S>> {
+        let volumes = self.shares.iter().map(|(_, volume)| volume);
+        volumes.into_iter().find(|volume| volume.profile().fsid == fsid)
     }
 
     /// Whether all files are here.
@@ -52,11 +57,9 @@ impl<S: Store> ExportTable<S> {
         if let Some(other) = self.elsewhere.iter().find(|other| other.fsid == fsid) {
             return Home::At(other.reactor);
         }
-        let own = self.shares.iter().find(|(_, store)| store.fsid() == fsid);
-        match own.map(|(export, _)| export.medium) {
-            Some(Medium::Directory) if writes => Home::OfCaller,
-            _ => Home::Here,
-        }
+        let own = self.volume_of(fsid);
+        let is_everywhere = own.is_some_and(|volume| volume.profile().can.is_at_every_reactor);
+        if is_everywhere && writes { Home::OfCaller } else { Home::Here }
     }
 
     /// Where a Call is executed whose argument is a path: where the files of the longest export are that it is at or below.
@@ -84,11 +87,9 @@ impl<S: Store> ExportTable<S> {
         if let Some(other) = self.elsewhere.iter().find(|other| other.fsid == fsid) {
             return Home::At(other.reactor);
         }
-        let own = self.shares.iter().find(|(_, store)| store.fsid() == fsid);
-        match own.map(|(export, _)| export.medium) {
-            Some(Medium::Directory) => Home::At(locks_at),
-            _ => Home::Here,
-        }
+        let own = self.volume_of(fsid);
+        let is_everywhere = own.is_some_and(|volume| volume.profile().can.is_at_every_reactor);
+        if is_everywhere { Home::At(locks_at) } else { Home::Here }
     }
 
     /// Where it is heard that a host restarted.
@@ -124,7 +125,7 @@ mod tests {
         let reactor = ReactorId::new(1).unwrap();
         let elsewhere =
             others.iter().map(|path| Elsewhere { export: export(path), fsid: fsid(path), reactor }).collect();
-        let exports = ExportTable::new(vec![(export(own), store)], pool).unwrap();
+        let exports = ExportTable::new(vec![(export(own), Box::new(store))], pool).unwrap();
         let exports = exports.in_group(elsewhere, reactor).unwrap();
         let exports = exports.listed_in_order(order.iter().map(ToString::to_string).collect());
         exports.all().iter().map(|export| export.path.clone()).collect()

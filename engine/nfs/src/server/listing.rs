@@ -11,12 +11,12 @@ use stag_wire::xdr::{Overflow, Writer};
 
 use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
-use stag_vfs::{ListStart, Listed, Store, Timestamp};
+use stag_vfs::{ListStart, Listed, ObjectStat, Store, Timestamp};
 
 /// The most octets of one list.
 const LIST_LEN_MAX: u32 = 1 << 20;
 
-pub(super) fn readdir<S: Store>(
+pub(super) fn readdir<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
@@ -35,7 +35,7 @@ pub(super) fn readdir<S: Store>(
     list(exports, asker, &request, reply, now);
 }
 
-pub(super) fn readdirplus<S: Store>(
+pub(super) fn readdirplus<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
@@ -64,15 +64,16 @@ struct Request<'a> {
     plus: bool,
 }
 
-fn list<S: Store>(
+fn list<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
     now: Timestamp,
 ) {
-    let opened = match exports.open(asker, request.directory) {
-        Ok(opened) => opened,
+    let opened = exports.open(asker, request.directory);
+    let (opened, seen) = match opened.and_then(|opened| Ok((opened, exports.stat(&opened)?))) {
+        Ok(found) => found,
         Err(error) => {
             let failed: ReaddirReply<'_> = Err(failure(error, None));
             return reply.success(|writer| writer.value(&failed));
@@ -84,49 +85,49 @@ fn list<S: Store>(
     let is_inline = Cell::new(true);
     reply.success(|writer| {
         let is_cramped = is_inline.take() && writer.remaining() < long_room;
-        let cut = encode(writer, exports, &opened, request, now)?;
+        let cut = encode(writer, exports, (&opened, &seen), request, now)?;
         // If only the room inline cuts the list short, it belongs into the Reply chunk.
         if cut && is_cramped { Err(Overflow) } else { Ok(()) }
     });
 }
 
 /// Writes results. `true`: they hold fewer entries than the client would take, because there is no room.
-fn encode<S: Store>(
+fn encode<S: Store + ?Sized>(
     writer: &mut Writer<'_>,
     exports: &ExportTable<S>,
-    opened: &ResolvedHandle,
+    (opened, seen): (&ResolvedHandle, &ObjectStat),
     request: &Request<'_>,
     now: Timestamp,
 ) -> Result<bool, Overflow> {
     let mark = writer.mark();
-    let attributes = exports.attributes(opened);
-    let store = exports.store(opened);
+    let attributes = Some(exports.shown(opened, seen));
+    let volume = exports.volume(opened);
     // Both procedures fail with the same fields.
     let fail = |writer: &mut Writer<'_>, status: Status| {
         writer.rewind(mark);
         let failed: ReaddirReply<'_> = Err(Failure { status, attributes });
         writer.value(&failed)
     };
-    let verifier = match store.list_verifier(opened.object) {
+    let verifier = match volume.list_verifier(seen) {
         Ok(verifier) => verifier,
         Err(error) => return fail(writer, words::status(error)).map(|()| false),
     };
     let len_max = request.len_max.min(LIST_LEN_MAX);
     let mut list = Listing::begin(writer, &attributes, verifier, len_max, request.dircount)?;
-    let start = ListStart { cookie: request.cookie, verifier: request.verifier, attributes: request.plus };
-    let listed = store.list(&opened.caller, opened.object, start, now, |entry| {
+    let start = ListStart { cookie: request.cookie, attributes: request.plus };
+    let listed = volume.list(&opened.caller, seen, start, request.verifier, now, &mut |entry| {
         push(&mut list, exports, opened, &entry, request.plus)
     });
     let cut = list.is_cut();
     match listed {
         Ok(false) if list.is_empty() => fail(writer, Status::TooSmall)?,
         Ok(eof) => list.finish(eof)?,
-        Err(error) => fail(writer, words::status(error))?,
+        Err(blocked) => fail(writer, words::status(blocked.into()))?,
     }
     Ok(cut)
 }
 
-fn push<S: Store>(
+fn push<S: Store + ?Sized>(
     list: &mut Listing<'_, '_>,
     exports: &ExportTable<S>,
     opened: &ResolvedHandle,
@@ -136,8 +137,7 @@ fn push<S: Store>(
     let (fileid, name, cookie) = (entry.object.fileid, Name(entry.name), entry.cookie);
     if plus {
         let handle = exports.seal(opened, entry.object);
-        let fsid = exports.store(opened).fsid();
-        let attributes = entry.attributes.map(|found| words::attributes(&found, fsid));
+        let attributes = entry.attributes.map(|found| exports.shown(opened, &found));
         // What cannot be reached has no handle: clients look it up, and hear why.
         let handle = attributes.map(|_| Handle(&handle[..]));
         list.push(&EntryPlus { fileid, name, cookie, attributes, handle })

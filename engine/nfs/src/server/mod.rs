@@ -31,8 +31,8 @@ use stag_fabric::Peer;
 use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
-use stag_vfs::{FsError, Timestamp};
-use stag_wire::nfs3::{Handle, PostOpAttributes, ReadReply, WccAttributes, WccData};
+use stag_vfs::{FsError, ObjectStat, Timestamp, Volume};
+use stag_wire::nfs3::{Attributes, Handle, PostOpAttributes, ReadReply, WccAttributes, WccData};
 use stag_wire::xdr::{Decode, XdrError};
 
 use crate::export::Export;
@@ -104,8 +104,8 @@ pub struct Elsewhere {
 }
 
 /// What is served: exports, each with the store that keeps its files.
-pub struct ExportTable<S> {
-    shares: Vec<(Export, S)>,
+pub struct ExportTable<S: Store + ?Sized> {
+    shares: Vec<(Export, Volume<S>)>,
     elsewhere: Vec<Elsewhere>,
     /// Paths, in the order in which a group lists its exports.
     order: Vec<String>,
@@ -121,17 +121,19 @@ pub struct ExportTable<S> {
     refused: Cell<bool>,
 }
 
-impl<S: Store> ExportTable<S> {
+impl<S: Store + ?Sized> ExportTable<S> {
     /// Puts exports together. `pool` is one that Replies can be sent from.
-    pub fn new(shares: Vec<(Export, S)>, pool: Pool) -> Result<ExportTable<S>, ExportsError> {
-        for (index, (export, store)) in shares.iter().enumerate() {
+    pub fn new(shares: Vec<(Export, Box<S>)>, pool: Pool) -> Result<ExportTable<S>, ExportsError> {
+        let shares: Vec<_> = shares.into_iter().map(|(export, store)| (export, Volume::new(store))).collect();
+        for (index, (export, volume)) in shares.iter().enumerate() {
+            let fsid = volume.profile().fsid;
             for (earlier, other) in &shares[..index] {
                 if earlier.path == export.path {
                     return Err(ExportsError::SamePath(export.path.clone()));
                 }
-                if other.fsid() == store.fsid() {
+                if other.profile().fsid == fsid {
                     let (first, second) = (earlier.path.clone(), export.path.clone());
-                    return Err(ExportsError::SameFsid { first, second, fsid: store.fsid() });
+                    return Err(ExportsError::SameFsid { first, second, fsid });
                 }
             }
         }
@@ -167,11 +169,11 @@ impl<S: Store> ExportTable<S> {
         locks_at: ReactorId,
     ) -> Result<ExportTable<S>, ExportsError> {
         for Elsewhere { export, fsid, .. } in &elsewhere {
-            for (own, store) in &self.shares {
+            for (own, volume) in &self.shares {
                 if own.path == export.path {
                     return Err(ExportsError::SamePath(export.path.clone()));
                 }
-                if store.fsid() == *fsid {
+                if volume.profile().fsid == *fsid {
                     let (first, second) = (own.path.clone(), export.path.clone());
                     return Err(ExportsError::SameFsid { first, second, fsid: *fsid });
                 }
@@ -191,7 +193,7 @@ impl<S: Store> ExportTable<S> {
 
     /// The exports with their stores.
     #[must_use]
-    pub fn shares(&self) -> &[(Export, S)] {
+    pub fn shares(&self) -> &[(Export, Volume<S>)] {
         &self.shares
     }
 
@@ -204,7 +206,7 @@ impl<S: Store> ExportTable<S> {
 
     fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, FsError> {
         let (fsid, object) = self.handles.open(handle.0)?;
-        let Some(share) = self.shares.iter().position(|(_, store)| store.fsid() == fsid) else {
+        let Some(share) = self.shares.iter().position(|(_, volume)| volume.profile().fsid == fsid) else {
             // The second handle of a Call whose first one is of a file here.
             let is_elsewhere = self.elsewhere.iter().any(|other| other.fsid == fsid);
             return Err(if is_elsewhere { FsError::CrossDevice } else { FsError::Stale });
@@ -235,12 +237,16 @@ impl<S: Store> ExportTable<S> {
         }
     }
 
-    fn store(&self, opened: &ResolvedHandle) -> &S {
+    fn volume(&self, opened: &ResolvedHandle) -> &Volume<S> {
         &self.shares[opened.share].1
     }
 
-    fn store_mut(&mut self, opened: &ResolvedHandle) -> &mut S {
+    fn volume_mut(&mut self, opened: &ResolvedHandle) -> &mut Volume<S> {
         &mut self.shares[opened.share].1
+    }
+
+    fn fsid(&self, opened: &ResolvedHandle) -> u64 {
+        self.volume(opened).profile().fsid
     }
 
     fn is_read_only(&self, opened: &ResolvedHandle) -> bool {
@@ -249,41 +255,54 @@ impl<S: Store> ExportTable<S> {
 
     /// Whether nothing can be changed, because of the export or because of its files.
     fn takes_no_changes(&self, opened: &ResolvedHandle) -> bool {
-        self.is_read_only(opened) || self.store(opened).is_read_only()
+        self.is_read_only(opened) || self.volume(opened).store().is_read_only()
     }
 
     fn seal(&self, opened: &ResolvedHandle, object: ObjectId) -> [u8; HANDLE_LEN] {
-        self.handles.seal(self.store(opened).fsid(), object)
+        self.handles.seal(self.fsid(opened), object)
+    }
+
+    fn stat(&self, opened: &ResolvedHandle) -> Result<ObjectStat, FsError> {
+        Ok(self.volume(opened).stat(opened.object)?)
+    }
+
+    /// The attributes of an object of the same file system, as it was seen.
+    fn shown(&self, opened: &ResolvedHandle, seen: &ObjectStat) -> Attributes {
+        words::attributes(seen, self.fsid(opened))
     }
 
     fn attributes(&self, opened: &ResolvedHandle) -> PostOpAttributes {
-        self.attributes_of(opened, opened.object)
+        self.stat(opened).ok().map(|seen| self.shown(opened, &seen))
     }
 
-    fn attributes_of(&self, opened: &ResolvedHandle, object: ObjectId) -> PostOpAttributes {
-        let store = self.store(opened);
-        store.attributes(object).ok().map(|found| words::attributes(&found, store.fsid()))
+    /// What an object is that is about to be changed and was seen so. `None` if something else is changing it at the same time.
+    fn before(&self, opened: &ResolvedHandle, seen: &ObjectStat) -> Option<WccAttributes> {
+        (!self.volume(opened).store().is_changing(seen.object)).then(|| wcc(seen))
     }
 
-    fn before(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
-        self.store(opened).before(opened.object).as_ref().map(wcc)
-    }
-
+    /// The same of a file that a WRITE or COMMIT is about to begin on. `None` also where a store does them later: others come
+    /// between, so what the file was before is not told then.
+    #[inline(always)]
     fn before_transfer(&self, opened: &ResolvedHandle) -> Option<WccAttributes> {
-        self.store(opened).before_transfer(opened.object).as_ref().map(wcc)
+        let volume = self.volume(opened);
+        if volume.profile().can.finishes_transfers_later {
+            return None;
+        }
+        volume.store().stat(opened.object).ok().as_ref().map(wcc)
     }
 
-    /// Runs `work` on the object of `handle`; gives its attributes afterwards as well.
+    /// Runs `work` on the object of `handle`, as it is; gives its attributes as well.
     fn with_object<T>(
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, FsError>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> Result<T, FsError>,
     ) -> (Result<T, FsError>, PostOpAttributes) {
-        match self.open(asker, handle) {
-            Ok(opened) => {
-                let result = work(self, &opened);
-                (result, self.attributes(&opened))
+        let opened = self.open(asker, handle);
+        match opened.and_then(|opened| Ok((opened, self.stat(&opened)?))) {
+            Ok((opened, seen)) => {
+                let result = work(self, &opened, &seen);
+                (result, Some(self.shown(&opened, &seen)))
             }
             Err(error) => (Err(error), None),
         }
@@ -295,14 +314,18 @@ impl<S: Store> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle) -> Result<T, FsError>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> Result<T, FsError>,
     ) -> (Result<T, FsError>, WccData) {
-        match self.open(asker, handle) {
-            Ok(opened) => {
-                let before = self.before(&opened);
-                let result =
-                    if self.is_read_only(&opened) { Err(FsError::ReadOnly) } else { work(self, &opened) };
-                if let Progress::Later(ticket) = self.store_mut(&opened).commit_changes() {
+        let opened = self.open(asker, handle);
+        match opened.and_then(|opened| Ok((opened, self.stat(&opened)?))) {
+            Ok((opened, seen)) => {
+                let before = self.before(&opened, &seen);
+                let result = if self.is_read_only(&opened) {
+                    Err(FsError::ReadOnly)
+                } else {
+                    work(self, &opened, &seen)
+                };
+                if let Progress::Later(ticket) = self.volume_mut(&opened).store_mut().sync_changes() {
                     self.uncommitted = Some((opened.share, ticket));
                 }
                 (result, WccData { before, after: self.attributes(&opened) })
@@ -352,7 +375,10 @@ pub type SharedExports<S> = Rc<RefCell<ExportTable<S>>>;
 
 /// Makes the services NFS, MOUNT and NFSACL of the same exports.
 #[must_use]
-pub fn services<S: Store>(exports: ExportTable<S>, time: TimeOfDay) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
+pub fn services<S: Store + ?Sized>(
+    exports: ExportTable<S>,
+    time: TimeOfDay,
+) -> (Nfs<S>, Mount<S>, Nfsacl<S>) {
     let exports = Rc::new(RefCell::new(exports));
     (Nfs::new(exports.clone(), time.clone()), Mount::new(exports.clone()), Nfsacl::new(exports, time))
 }
@@ -363,7 +389,7 @@ pub type ServicesWithLocks<S> = (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbi
 /// Makes all that a client of the exports may look for: NFS, MOUNT and NFSACL; NLM and NSM, which share `locking`; and
 /// an rpcbind that tells what is in `registry` (8267-5.1-a).
 #[must_use]
-pub fn services_with_locks<S: Store>(
+pub fn services_with_locks<S: Store + ?Sized>(
     exports: ExportTable<S>,
     time: TimeOfDay,
     locking: SharedLocking,

@@ -2,7 +2,7 @@
 //! without a word), and peers could make it grow. DUMP shows an empty one.
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
-use stag_vfs::{FsError, ObjectKind};
+use stag_vfs::{FsError, ObjectKind, ObjectStat};
 use stag_wire::mount3::{
     self, Flavors, MntOk, MntReply, PATH_LEN_MAX, PathArguments, Procedure, Status, encode_export,
     encode_exports_end,
@@ -18,7 +18,7 @@ use stag_vfs::Store;
 use stag_vfs::UserIdentity;
 
 /// The service MOUNT version 3.
-pub struct Mount<S> {
+pub struct Mount<S: Store + ?Sized> {
     exports: SharedExports<S>,
 }
 
@@ -35,13 +35,13 @@ static BOUND: [Bound; Procedure::COUNT] = {
 /// The flavors that NFS takes, in wire order; the preferred one first.
 const FLAVORS: &[[u8; 4]] = &[flavor::AUTH_SYS.to_be_bytes(), flavor::AUTH_NONE.to_be_bytes()];
 
-impl<S: Store> Mount<S> {
+impl<S: Store + ?Sized> Mount<S> {
     pub(super) fn new(exports: SharedExports<S>) -> Mount<S> {
         Mount { exports }
     }
 }
 
-impl<S: Store> Service for Mount<S> {
+impl<S: Store + ?Sized> Service for Mount<S> {
     fn program(&self) -> u32 {
         mount3::PROGRAM
     }
@@ -81,7 +81,12 @@ impl<S: Store> Service for Mount<S> {
     }
 }
 
-fn mnt<S: Store>(exports: &ExportTable<S>, asker: &CallContext<'_>, call: &Call<'_>, reply: &mut Reply<'_>) {
+fn mnt<S: Store + ?Sized>(
+    exports: &ExportTable<S>,
+    asker: &CallContext<'_>,
+    call: &Call<'_>,
+    reply: &mut Reply<'_>,
+) {
     let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return };
     let found = find(exports, asker, arguments.path.0);
     let results: MntReply<'_> = match &found {
@@ -95,7 +100,7 @@ fn mnt<S: Store>(exports: &ExportTable<S>, asker: &CallContext<'_>, call: &Call<
 }
 
 /// The handle of a directory at or below an export.
-fn find<S: Store>(
+fn find<S: Store + ?Sized>(
     exports: &ExportTable<S>,
     asker: &CallContext<'_>,
     path: &[u8],
@@ -108,18 +113,18 @@ fn find<S: Store>(
     let below = exports.shares.iter().filter_map(|share| Some((share, below(&share.0, &names)?)));
     // Who climbs out of an export asks for what is not exported, whether or not it is there.
     let unknown = if climbs { Status::Acces } else { Status::NoEnt };
-    let ((export, store), rest) = below.max_by_key(|((export, _), _)| export.path.len()).ok_or(unknown)?;
+    let ((export, volume), rest) = below.max_by_key(|((export, _), _)| export.path.len()).ok_or(unknown)?;
     if !asker.is_allowed(export) {
         return Err(Status::Acces);
     }
-    store.check_place().map_err(mount_status)?;
-    let mut object = store.root();
+    volume.store().check_place().map_err(mount_status)?;
+    let (mut found, fsid) = (volume.stat(volume.profile().root), volume.profile().fsid);
     // As the superuser: what a user may do there, each of its Calls will be asked.
     for name in rest {
-        object = store.lookup(&UserIdentity::ROOT, object, name).map_err(mount_status)?;
+        found = found.and_then(|directory| volume.lookup(&UserIdentity::ROOT, &directory, name));
     }
-    match store.attributes(object).map_err(mount_status)?.kind {
-        ObjectKind::Directory => Ok(exports.handles.seal(store.fsid(), object)),
+    match found.map_err(|blocked| mount_status(blocked.into()))? {
+        ObjectStat { kind: ObjectKind::Directory, object, .. } => Ok(exports.handles.seal(fsid, object)),
         _ => Err(Status::NotDir),
     }
 }
@@ -168,7 +173,7 @@ fn mount_status(error: FsError) -> Status {
     }
 }
 
-fn export<S: Store>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
+fn export<S: Store + ?Sized>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
     // Groups are text on the wire; made here, not per Call of importance.
     let all = exports.all();
     let groups: Vec<Vec<String>> =

@@ -6,12 +6,12 @@ use std::time::Duration;
 use stag_memory::Shared;
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
 use stag_wire::nfs3::{
-    self, AccessArguments, AccessOk, AccessReply, CreateArguments, CreateOk, CreateReply, Failure,
-    FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply, GetattrArguments,
-    GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply, LookupArguments, LookupOk,
-    LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk, PathconfReply,
-    PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply, RenameArguments, RenameOk,
-    RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Time, WccData, access,
+    self, AccessArguments, AccessOk, AccessReply, CreateArguments, CreateOk, CreateReply, DirectoryName,
+    Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply,
+    GetattrArguments, GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply, LookupArguments,
+    LookupOk, LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk,
+    PathconfReply, PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply, RenameArguments,
+    RenameOk, RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Time, WccData, access,
     properties,
 };
 use stag_wire::xdr::Encode;
@@ -23,7 +23,9 @@ use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
-use stag_vfs::{FsError, ObjectId, Special, Store, Timestamp};
+use stag_vfs::{
+    ChangeStep, EntryName, FsError, ObjectStat, Progress, Special, Store, Timestamp, UserIdentity, Volume,
+};
 
 /// The most octets that one READ or WRITE moves.
 pub const TRANSFER_LEN_MAX: u32 = 1 << 20;
@@ -36,7 +38,7 @@ const LIST_LEN_PREFERRED: u32 = 1 << 16;
 const PIECES_MAX: usize = TRANSFER_LEN_MAX as usize / 4096 + 1;
 
 /// The service NFS version 3.
-pub struct Nfs<S> {
+pub struct Nfs<S: Store + ?Sized> {
     exports: SharedExports<S>,
     time: TimeOfDay,
     /// For the data of the Call in hand. Allocated once.
@@ -65,7 +67,7 @@ static BOUND: [Bound; Procedure::COUNT] = {
     bound
 };
 
-impl<S: Store> Nfs<S> {
+impl<S: Store + ?Sized> Nfs<S> {
     pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfs<S> {
         Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX) }
     }
@@ -77,7 +79,7 @@ impl<S: Store> Nfs<S> {
     }
 }
 
-impl<S: Store> Service for Nfs<S> {
+impl<S: Store + ?Sized> Service for Nfs<S> {
     fn program(&self) -> u32 {
         nfs3::PROGRAM
     }
@@ -147,17 +149,17 @@ impl<S: Store> Service for Nfs<S> {
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.exports.borrow().shares.iter().filter_map(|(_, store)| store.descriptor()));
+        out.extend(self.exports.borrow().shares.iter().filter_map(|(_, volume)| volume.store().descriptor()));
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let is_busy = self.exports.borrow().shares.iter().any(|(_, store)| store.is_busy());
+        let is_busy = self.exports.borrow().shares.iter().any(|(_, volume)| volume.store().is_busy());
         is_busy.then_some(Duration::ZERO)
     }
 }
 
 /// Answers everything but READ, WRITE and COMMIT.
-fn dispatch<S: Store>(
+fn dispatch<S: Store + ?Sized>(
     procedure: Procedure,
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
@@ -231,14 +233,14 @@ pub(super) struct Found<D> {
 }
 
 impl<D> Found<D> {
-    fn new<S: Store>(
+    fn new<S: Store + ?Sized>(
         exports: &ExportTable<S>,
         opened: &ResolvedHandle,
-        object: ObjectId,
+        found: &ObjectStat,
         directory: D,
     ) -> Found<D> {
-        let attributes = exports.attributes_of(opened, object);
-        Found { handle: exports.seal(opened, object), attributes, directory }
+        let attributes = Some(exports.shown(opened, found));
+        Found { handle: exports.seal(opened, found.object), attributes, directory }
     }
 }
 
@@ -260,6 +262,14 @@ impl Answer for Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
     }
 }
 
+/// What came of a step that is over. A store that finishes steps on names and attributes later cannot be served yet.
+pub(super) fn over<T>(step: ChangeStep<T>) -> Result<T, FsError> {
+    match step? {
+        Progress::Done(done) => Ok(done),
+        Progress::Later(_) => Err(FsError::Busy),
+    }
+}
+
 /// What CREATE, MKDIR, SYMLINK and MKNOD end with.
 pub(super) type Created = Result<Found<WccData>, Failure<WccData>>;
 
@@ -274,16 +284,17 @@ impl Answer for Created {
     }
 }
 
-/// Makes an object in a directory by what `work` does.
-pub(super) fn make<S: Store>(
+/// Makes an object of this name in a directory by what `work` does.
+pub(super) fn make<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
-    directory: Handle<'_>,
-    work: impl FnOnce(&mut S, &ResolvedHandle) -> Result<ObjectId, FsError>,
+    place: &DirectoryName<'_>,
+    work: impl FnOnce(&mut Volume<S>, &UserIdentity, EntryName<'_>) -> ChangeStep<ObjectStat>,
 ) -> Created {
-    let (made, wcc) = exports.change(asker, directory, |exports, opened| {
-        let object = work(exports.store_mut(opened), opened)?;
-        Ok(Found::new(exports, opened, object, ()))
+    let (made, wcc) = exports.change(asker, place.directory, |exports, opened, directory| {
+        let at = EntryName { directory, name: place.name.0 };
+        let made = over(work(exports.volume_mut(opened), &opened.caller, at))?;
+        Ok(Found::new(exports, opened, &made, ()))
     });
     match made {
         Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory: wcc }),
@@ -291,45 +302,46 @@ pub(super) fn make<S: Store>(
     }
 }
 
-fn getattr<S: Store>(
+fn getattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetattrArguments<'_>,
     _: Timestamp,
 ) -> GetattrReply {
-    let found = exports.open(asker, arguments.object).and_then(|opened| {
-        let store = exports.store(&opened);
-        store.attributes(opened.object).map(|found| words::attributes(&found, store.fsid()))
-    });
-    match found {
-        Ok(attributes) => Ok(GetattrOk { attributes }),
-        Err(error) => Err(failure(error, ())),
+    let (found, attributes) = exports.with_object(asker, arguments.object, |_, _, _| Ok(()));
+    match (found, attributes) {
+        (Ok(()), Some(attributes)) => Ok(GetattrOk { attributes }),
+        (Ok(()), None) => Err(failure(FsError::Fault, ())),
+        (Err(error), _) => Err(failure(error, ())),
     }
 }
 
-fn setattr<S: Store>(
+fn setattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &SetattrArguments<'_>,
     now: Timestamp,
 ) -> SetattrReply {
-    let (done, object) = exports.change(asker, arguments.object, |exports, opened| {
-        let (set, guard) = (&words::update(&arguments.attributes), arguments.guard.map(words::timestamp));
-        exports.store_mut(opened).set_attributes(&opened.caller, opened.object, set, guard, now)
+    let (done, object) = exports.change(asker, arguments.object, |exports, opened, seen| {
+        if arguments.guard.is_some_and(|ctime| ctime != words::time(seen.ctime)) {
+            return Err(FsError::NotSame);
+        }
+        let set = words::update(&arguments.attributes);
+        over(exports.volume_mut(opened).set_attributes(&opened.caller, seen, &set, now))
     });
     done.map(|()| SetattrOk { object }).map_err(|error| failure(error, object))
 }
 
-fn lookup<S: Store>(
+fn lookup<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LookupArguments<'_>,
     _: Timestamp,
 ) -> Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
-    let (found, directory) = exports.with_object(asker, arguments.what.directory, |exports, opened| {
+    let (found, directory) = exports.with_object(asker, arguments.what.directory, |exports, opened, seen| {
         let name = arguments.what.name.0;
-        let object = exports.store(opened).lookup(&opened.caller, opened.object, name)?;
-        Ok(Found::new(exports, opened, object, ()))
+        let found = exports.volume(opened).lookup(&opened.caller, seen, name)?;
+        Ok(Found::new(exports, opened, &found, ()))
     });
     match found {
         Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory }),
@@ -337,19 +349,19 @@ fn lookup<S: Store>(
     }
 }
 
-fn access<S: Store>(
+fn access<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &AccessArguments<'_>,
     _: Timestamp,
 ) -> AccessReply {
-    let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
+    let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened, seen| {
         const CHANGES: u32 = access::MODIFY | access::EXTEND | access::DELETE;
         let mut wanted = arguments.access;
         if wanted & CHANGES != 0 && exports.takes_no_changes(opened) {
             wanted &= !CHANGES;
         }
-        exports.store(opened).access(&opened.caller, opened.object, wanted)
+        Ok(exports.volume(opened).access(&opened.caller, seen, wanted)?)
     });
     match granted {
         Ok(access) => Ok(AccessOk { attributes, access }),
@@ -357,82 +369,76 @@ fn access<S: Store>(
     }
 }
 
-fn create<S: Store>(
+fn create<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &CreateArguments<'_>,
     now: Timestamp,
 ) -> Created {
-    make(exports, asker, arguments.place.directory, |store, opened| {
-        store.create(
-            &opened.caller,
-            opened.object,
-            arguments.place.name.0,
-            &words::create_mode(&arguments.how),
-            now,
-        )
+    make(exports, asker, &arguments.place, |volume, user, EntryName { directory, name }| {
+        volume.create(user, directory, name, &words::create_mode(&arguments.how), now)
     })
 }
 
-fn mkdir<S: Store>(
+fn mkdir<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MkdirArguments<'_>,
     now: Timestamp,
 ) -> Created {
-    make(exports, asker, arguments.place.directory, |store, opened| {
-        let (name, set) = (arguments.place.name.0, &words::update(&arguments.attributes));
-        store.make_directory(&opened.caller, opened.object, name, set, now)
+    make(exports, asker, &arguments.place, |volume, user, at| {
+        volume.make_directory(user, at, &words::update(&arguments.attributes), now)
     })
 }
 
-fn mknod<S: Store>(
+fn mknod<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MknodArguments<'_>,
     now: Timestamp,
 ) -> Created {
-    make(exports, asker, arguments.place.directory, |store, opened| {
+    make(exports, asker, &arguments.place, |volume, user, at| {
         let (special, set) = match &arguments.what {
             MknodData::Block(set, number) => (Special::Block(words::device(*number)), set),
             MknodData::Character(set, number) => (Special::Character(words::device(*number)), set),
             MknodData::Socket(set) => (Special::Socket, set),
             MknodData::Fifo(set) => (Special::Fifo, set),
-            MknodData::Other(_) => return Err(FsError::BadKind),
+            MknodData::Other(_) => return Err(FsError::BadKind.into()),
         };
-        let name = arguments.place.name.0;
-        store.make_special(&opened.caller, opened.object, name, special, &words::update(set), now)
+        volume.make_special(user, at, special, &words::update(set), now)
     })
 }
 
-fn remove<S: Store>(
+fn remove<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RemoveArguments<'_>,
     now: Timestamp,
 ) -> RemoveReply {
-    let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
-        let name = arguments.object.name.0;
-        exports.store_mut(opened).remove(&opened.caller, opened.object, name, now)
-    });
+    let (done, directory) =
+        exports.change(asker, arguments.object.directory, |exports, opened, directory| {
+            let at = EntryName { directory, name: arguments.object.name.0 };
+            over(exports.volume_mut(opened).remove(&opened.caller, at, now))
+        });
     done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
 }
 
-fn rmdir<S: Store>(
+fn rmdir<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RmdirArguments<'_>,
     now: Timestamp,
 ) -> RemoveReply {
-    let (done, directory) = exports.change(asker, arguments.object.directory, |exports, opened| {
-        let name = arguments.object.name.0;
-        exports.store_mut(opened).remove_directory(&opened.caller, opened.object, name, now)
-    });
+    let (done, directory) =
+        exports.change(asker, arguments.object.directory, |exports, opened, directory| {
+            let at = EntryName { directory, name: arguments.object.name.0 };
+            over(exports.volume_mut(opened).remove_directory(&opened.caller, at, now))
+        });
     done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
 }
 
 /// Opens the second object of a procedure that takes two: both must be of one export.
-fn open_beside<S: Store>(
+fn open_beside<S: Store + ?Sized>(
     exports: &ExportTable<S>,
     asker: &CallContext<'_>,
     first: &ResolvedHandle,
@@ -442,51 +448,65 @@ fn open_beside<S: Store>(
     if second.share == first.share { Ok(second) } else { Err(FsError::CrossDevice) }
 }
 
-fn rename<S: Store>(
+fn rename<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RenameArguments<'_>,
     now: Timestamp,
 ) -> RenameReply {
-    // Known before anything changes, also if it is the same directory.
-    let target = exports.open(asker, arguments.to.directory);
-    let before = target.as_ref().ok().and_then(|target| exports.before(target));
-    let (done, from) = exports.change(asker, arguments.from.directory, |exports, opened| {
-        let target = open_beside(exports, asker, opened, arguments.to.directory)?;
-        let from = (opened.object, arguments.from.name.0);
-        let to = (target.object, arguments.to.name.0);
-        exports.store_mut(opened).rename(&opened.caller, from, to, now)
+    let (to, is_same) = (&arguments.to, arguments.from.directory == arguments.to.directory);
+    // Seen before anything changes.
+    let target = exports.open(asker, to.directory);
+    let seen = match &target {
+        Ok(target) if !is_same => exports.stat(target).ok(),
+        _ => None,
+    };
+    let before = target.as_ref().ok().and_then(|target| exports.before(target, seen.as_ref()?));
+    let (done, from) = exports.change(asker, arguments.from.directory, |exports, opened, directory| {
+        let target = open_beside(exports, asker, opened, to.directory)?;
+        let from = EntryName { directory, name: arguments.from.name.0 };
+        let target = match &seen {
+            Some(seen) => *seen,
+            None if is_same => *directory,
+            None => exports.stat(&target)?,
+        };
+        let to = EntryName { directory: &target, name: to.name.0 };
+        over(exports.volume_mut(opened).rename(&opened.caller, from, to, now))
     });
-    let after = target.ok().and_then(|target| exports.attributes(&target));
-    let attributes = RenameOk { from, to: WccData { before, after } };
+    let to = if is_same {
+        from
+    } else {
+        WccData { before, after: target.ok().and_then(|target| exports.attributes(&target)) }
+    };
+    let attributes = RenameOk { from, to };
     done.map(|()| attributes).map_err(|error| failure(error, attributes))
 }
 
-fn link<S: Store>(
+fn link<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LinkArguments<'_>,
     now: Timestamp,
 ) -> LinkReply {
-    let (done, directory) = exports.change(asker, arguments.link.directory, |exports, opened| {
+    let (done, directory) = exports.change(asker, arguments.link.directory, |exports, opened, directory| {
         let file = open_beside(exports, asker, opened, arguments.file)?;
-        let name = arguments.link.name.0;
-        exports.store_mut(opened).link(&opened.caller, file.object, opened.object, name, now)
+        let seen = exports.stat(&file)?;
+        let at = EntryName { directory, name: arguments.link.name.0 };
+        over(exports.volume_mut(opened).link(&opened.caller, &seen, at, now))
     });
     let attributes = exports.open(asker, arguments.file).ok().and_then(|file| exports.attributes(&file));
     let attributes = LinkOk { attributes, directory };
     done.map(|()| attributes).map_err(|error| failure(error, attributes))
 }
 
-fn fsstat<S: Store>(
+fn fsstat<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsstatArguments<'_>,
     _: Timestamp,
 ) -> FsstatReply {
-    let (usage, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
-        let store = exports.store(opened);
-        store.attributes(opened.object).map(|_| store.usage())
+    let (usage, attributes) = exports.with_object(asker, arguments.root, |exports, opened, _| {
+        Ok(exports.volume(opened).store().usage()?)
     });
     match usage {
         Ok(usage) => Ok(FsstatOk {
@@ -503,16 +523,14 @@ fn fsstat<S: Store>(
     }
 }
 
-fn fsinfo<S: Store>(
+fn fsinfo<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsinfoArguments<'_>,
     _: Timestamp,
 ) -> FsinfoReply {
-    let (limits, attributes) = exports.with_object(asker, arguments.root, |exports, opened| {
-        let store = exports.store(opened);
-        store.attributes(opened.object).map(|_| store.limits())
-    });
+    let (limits, attributes) = exports
+        .with_object(asker, arguments.root, |exports, opened, _| Ok(exports.volume(opened).profile().limits));
     match limits {
         Ok(limits) => Ok(FsinfoOk {
             attributes,
@@ -534,15 +552,14 @@ fn fsinfo<S: Store>(
     }
 }
 
-fn pathconf<S: Store>(
+fn pathconf<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &PathconfArguments<'_>,
     _: Timestamp,
 ) -> PathconfReply {
-    let (limits, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
-        let store = exports.store(opened);
-        store.attributes(opened.object).map(|_| store.limits())
+    let (limits, attributes) = exports.with_object(asker, arguments.object, |exports, opened, _| {
+        Ok(exports.volume(opened).profile().limits)
     });
     match limits {
         Ok(limits) => Ok(PathconfOk {

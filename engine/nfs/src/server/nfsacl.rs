@@ -9,6 +9,7 @@ use stag_wire::nfsacl::{
     self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
 };
 
+use super::nfs::over;
 use super::waiting::{Changed, Program};
 use super::words::failure;
 use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
@@ -17,7 +18,7 @@ use stag_vfs::Store;
 use stag_vfs::{Acl, AclEntry, FsError, SetLists, Timestamp};
 
 /// The service NFSACL version 3.
-pub struct Nfsacl<S> {
+pub struct Nfsacl<S: Store + ?Sized> {
     exports: SharedExports<S>,
     time: TimeOfDay,
 }
@@ -33,13 +34,13 @@ static BOUND: [Bound; Procedure::COUNT] = {
     bound
 };
 
-impl<S: Store> Nfsacl<S> {
+impl<S: Store + ?Sized> Nfsacl<S> {
     pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfsacl<S> {
         Nfsacl { exports, time }
     }
 }
 
-impl<S: Store> Service for Nfsacl<S> {
+impl<S: Store + ?Sized> Service for Nfsacl<S> {
     fn program(&self) -> u32 {
         nfsacl::PROGRAM
     }
@@ -106,25 +107,22 @@ struct Shown {
     default: Vec<AclEntry>,
 }
 
-fn getacl<S: Store>(
+fn getacl<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetaclArguments<'_>,
     reply: &mut Reply<'_>,
 ) {
     let wanted = arguments.mask;
-    let (shown, attributes) = exports.with_object(asker, arguments.object, |exports, opened| {
+    let (shown, attributes) = exports.with_object(asker, arguments.object, |exports, opened, seen| {
         if wanted & !mask::ALL != 0 {
             return Err(FsError::Invalid);
         }
-        let store = exports.store(opened);
-        let attributes = store.attributes(opened.object)?;
-        let lists = store.lists(opened.object)?;
-        let (uid, gid) = (attributes.uid, attributes.gid);
-        let access = lists.access.map_or_else(
-            || Acl::from_mode(attributes.mode).entries(uid, gid, 0),
-            |acl| acl.entries(uid, gid, 0),
-        );
+        let lists = exports.volume(opened).lists(seen.object)?;
+        let (uid, gid) = (seen.uid, seen.gid);
+        let access = lists
+            .access
+            .map_or_else(|| Acl::from_mode(seen.mode).entries(uid, gid, 0), |acl| acl.entries(uid, gid, 0));
         let default = lists.default.map_or_else(Vec::new, |acl| acl.entries(uid, gid, kind::DEFAULT));
         Ok(Shown { access, default })
     });
@@ -150,15 +148,15 @@ fn getacl<S: Store>(
     }
 }
 
-fn setacl<S: Store>(
+fn setacl<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &SetaclArguments<'_>,
     now: Timestamp,
 ) -> SetaclReply {
-    let (done, wcc) = exports.change(asker, arguments.object, |exports, opened| {
+    let (done, wcc) = exports.change(asker, arguments.object, |exports, opened, seen| {
         let set = lists(arguments)?;
-        exports.store_mut(opened).set_lists(&opened.caller, opened.object, &set, now)
+        over(exports.volume_mut(opened).set_lists(&opened.caller, seen, &set, now))
     });
     let attributes: PostOpAttributes = wcc.after;
     done.map(|()| SetaclOk { attributes }).map_err(|error| failure(error, attributes))

@@ -21,7 +21,7 @@ use stag_state::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
 use stag_vfs::Store;
 
 /// The service NLM version 4.
-pub struct Nlm<S> {
+pub struct Nlm<S: Store + ?Sized> {
     exports: SharedExports<S>,
     locking: SharedLocking,
 }
@@ -64,13 +64,13 @@ static BOUND: [Option<Bound>; Procedure::COUNT] = {
     all
 };
 
-impl<S: Store> Nlm<S> {
+impl<S: Store + ?Sized> Nlm<S> {
     pub(super) fn new(exports: SharedExports<S>, locking: SharedLocking) -> Nlm<S> {
         Nlm { exports, locking }
     }
 }
 
-impl<S: Store> Service for Nlm<S> {
+impl<S: Store + ?Sized> Service for Nlm<S> {
     fn program(&self) -> u32 {
         nlm4::PROGRAM
     }
@@ -151,7 +151,7 @@ fn file_of<'a>(procedure: Procedure, call: &Call<'a>) -> Option<Object<'a>> {
 }
 
 /// One Call, and what it takes to answer it.
-struct Desk<'a, S> {
+struct Desk<'a, S: Store + ?Sized> {
     exports: &'a ExportTable<S>,
     locking: &'a mut Locking,
     asker: CallContext<'a>,
@@ -159,7 +159,7 @@ struct Desk<'a, S> {
     now: Duration,
 }
 
-impl<S: Store> Desk<'_, S> {
+impl<S: Store + ?Sized> Desk<'_, S> {
     fn answer(&mut self, procedure: Procedure, call: &Call<'_>, reply: &mut Reply<'_>) {
         /// Decodes and runs; the results go with the Reply, or in a Call of ours.
         macro_rules! answer {
@@ -238,19 +238,20 @@ impl<S: Store> Desk<'_, S> {
     /// caller must be able to read it, or own it.
     fn file(&self, handle: Object<'_>, exclusive: Option<bool>) -> Result<FileKey, Status> {
         let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
-        let store = self.exports.store(&opened);
-        let key = FileKey { volume: store.volume(), object: opened.object };
+        let volume = self.exports.volume(&opened);
+        let key = FileKey { volume: volume.profile().volume, object: opened.object };
         let Some(exclusive) = exclusive else { return Ok(key) };
-        let attributes = store.attributes(opened.object).map_err(status)?;
-        if attributes.kind != ObjectKind::Regular {
+        let seen = self.exports.stat(&opened).map_err(status)?;
+        if seen.kind != ObjectKind::Regular {
             return Err(Status::Failed);
         }
         if exclusive && self.exports.takes_no_changes(&opened) {
             return Err(Status::Rofs);
         }
         let caller = &opened.caller;
-        let may_read = || store.access(caller, opened.object, access::READ).map_err(status);
-        if attributes.uid != caller.uid && may_read()? == 0 {
+        let may_read =
+            || volume.access(caller, &seen, access::READ).map_err(|blocked| status(blocked.into()));
+        if seen.uid != caller.uid && may_read()? == 0 {
             return Err(Status::Failed);
         }
         Ok(key)

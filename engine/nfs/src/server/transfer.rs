@@ -21,7 +21,7 @@ const NFS3_OK: u32 = 0;
 
 /// Answers READ: the stored pages themselves go to the Write chunk, if there is one. What it returns is answered
 /// later.
-pub(super) fn read<S: Store>(
+pub(super) fn read<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
@@ -38,28 +38,27 @@ pub(super) fn read<S: Store>(
             return None;
         }
     };
-    let store = exports.store_mut(&opened);
-    if store.reads_take_memory() {
+    let volume = exports.volume_mut(&opened);
+    if volume.profile().can.reads_take_memory {
         count = reply.results_room(count);
     }
     // A Long Reply has a copy of what lies in memory, too.
     count = reply.item_room(count);
-    let done = match store.read(&opened.caller, opened.object, arguments.offset, count, pieces, now) {
+    let done = match volume.read(&opened.caller, opened.object, (arguments.offset, count), pieces, now) {
         Ok(Progress::Done(done)) if pieces.len() > 1 => Ok(cut_read(done, reply, pieces)),
         Ok(Progress::Done(done)) => Ok(done),
         Ok(Progress::Later(ticket)) => {
             reply.expect_results(count);
             return Some((ticket, Transfer { procedure: Procedure::Read, opened }));
         }
-        Err(error) => Err(error),
+        Err(blocked) => Err(blocked.into()),
     };
-    let store = exports.store(&opened);
-    answer_read(
-        reply,
-        done,
-        || Some(words::attributes(&store.after_transfer(opened.object)?, store.fsid())),
-        pieces,
-    );
+    let volume = exports.volume(&opened);
+    let after = || {
+        let seen = volume.store().stat(opened.object).ok()?;
+        Some(words::attributes(&seen, volume.profile().fsid))
+    };
+    answer_read(reply, done, after, pieces);
     None
 }
 
@@ -121,7 +120,7 @@ fn answer_read(
 
 /// Answers WRITE: the very buffers that the data was placed in become the file's pages. What it returns is answered
 /// later.
-pub(super) fn write<S: Store>(
+pub(super) fn write<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &mut Call<'_>,
@@ -148,15 +147,15 @@ pub(super) fn write<S: Store>(
     };
     let before = exports.before_transfer(&opened);
     let done = if exports.is_read_only(&opened) {
-        Err(FsError::ReadOnly)
+        Err(FsError::ReadOnly.into())
     } else if arguments.count as usize != arguments.data.0.len() {
-        Err(FsError::Invalid)
+        Err(FsError::Invalid.into())
     } else if missing {
         // There was no memory to place it in, because of what else is under way: not for good.
-        Err(FsError::Busy)
+        Err(FsError::Busy.into())
     } else {
         let (offset, stability) = (arguments.offset, stability(arguments.stable));
-        exports.store_mut(&opened).write(&opened.caller, opened.object, offset, data, stability, now)
+        exports.volume_mut(&opened).write(&opened.caller, opened.object, offset, data, stability, now)
     };
     pieces.clear();
     match done {
@@ -164,22 +163,23 @@ pub(super) fn write<S: Store>(
             return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
         }
         Ok(Progress::Done(WriteDone { count, committed })) => {
-            let store = exports.store(&opened);
-            let (verifier, fsid) = (store.write_verifier(), store.fsid());
+            let volume = exports.volume(&opened);
+            let (store, fsid) = (volume.store(), volume.profile().fsid);
+            let verifier = store.write_verifier();
             // As `WriteOk`, with the attributes written from where they are: they are large to move.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
                 writer.optional(before.as_ref())?;
-                let after = store.after_transfer(opened.object);
+                let after = store.stat(opened.object).ok();
                 writer.optional(after.map(|found| words::attributes(&found, fsid)).as_ref())?;
                 writer.u32(count)?;
                 writer.value(&stable(committed))?;
                 writer.value(&verifier)
             });
         }
-        Err(error) => {
+        Err(blocked) => {
             let after = exports.attributes(&opened);
-            answer_write(reply, Err(error), WccData { before, after });
+            answer_write(reply, Err(blocked.into()), WccData { before, after });
         }
     }
     None
@@ -196,7 +196,7 @@ fn answer_write(reply: &mut Reply<'_>, done: Result<(WriteDone, Verifier), FsErr
 }
 
 /// Answers COMMIT. What it returns is answered later.
-pub(super) fn commit<S: Store>(
+pub(super) fn commit<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
@@ -212,13 +212,13 @@ pub(super) fn commit<S: Store>(
     };
     let before = exports.before_transfer(&opened);
     // Nothing changes, so a read-only export is no obstacle.
-    let store = exports.store_mut(&opened);
-    let done = match store.commit(&opened.caller, opened.object, arguments.offset, arguments.count) {
-        Ok(Progress::Done(())) => Ok(store.write_verifier()),
+    let volume = exports.volume_mut(&opened);
+    let done = match volume.commit(opened.object, arguments.offset, arguments.count) {
+        Ok(Progress::Done(())) => Ok(volume.store().write_verifier()),
         Ok(Progress::Later(ticket)) => {
             return Some((ticket, Transfer { procedure: Procedure::Commit, opened }));
         }
-        Err(error) => Err(error),
+        Err(blocked) => Err(blocked.into()),
     };
     answer_commit(reply, done, WccData { before, after: exports.attributes(&opened) });
     None
@@ -247,7 +247,7 @@ impl Transfer {
 }
 
 /// Answers what was left for later, and is over now.
-pub(super) fn finish<S: Store>(
+pub(super) fn finish<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     ticket: Ticket,
     pending: &Transfer,
@@ -255,16 +255,17 @@ pub(super) fn finish<S: Store>(
     pieces: &mut Vec<Shared>,
 ) {
     let opened = &pending.opened;
-    let done = exports.store_mut(opened).finish(ticket, pieces);
-    let store = exports.store_mut(opened);
-    let (verifier, fsid) = (store.write_verifier(), store.fsid());
-    let after = store.attributes_after(opened.object).ok().map(|found| words::attributes(&found, fsid));
+    let fsid = exports.fsid(opened);
+    let store = exports.volume_mut(opened).store_mut();
+    let done = store.finish(ticket, pieces);
+    let verifier = store.write_verifier();
+    let after = store.stat_after(opened.object).ok().map(|found| words::attributes(&found, fsid));
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after };
     match (pending.procedure, done) {
         (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
-        (_, Ok(Finished::Commit)) => answer_commit(reply, Ok(verifier), file),
+        (_, Ok(_)) => answer_commit(reply, Ok(verifier), file),
         (Procedure::Read, Err(error)) => answer_read(reply, Err(error), || after, pieces),
         (Procedure::Write, Err(error)) => answer_write(reply, Err(error), file),
         (_, Err(error)) => answer_commit(reply, Err(error), file),
@@ -317,7 +318,7 @@ fn take_pieces(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Optio
 
 /// Answers READLINK. A path is not in registered memory, so it is copied if it must be; that is rare: clients
 /// ask for it inline, or in the Reply chunk.
-pub(super) fn readlink<S: Store>(
+pub(super) fn readlink<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
@@ -333,12 +334,13 @@ pub(super) fn readlink<S: Store>(
         }
     };
     let mut space = [0; LINK_SPACE];
-    let path = exports.store(&opened).read_link(&opened.caller, opened.object, &mut space, now);
+    let volume = exports.volume(&opened);
+    let path = volume.stat(opened.object).and_then(|seen| volume.read_link(&seen, &mut space, now));
     let attributes = exports.attributes(&opened);
     let path = match path {
         Ok(path) => path,
-        Err(error) => {
-            let failed: ReadlinkReply<'_> = Err(failure(error, attributes));
+        Err(blocked) => {
+            let failed: ReadlinkReply<'_> = Err(failure(blocked.into(), attributes));
             return failed.send(reply);
         }
     };
@@ -362,7 +364,7 @@ pub(super) fn readlink<S: Store>(
 }
 
 /// Runs SYMLINK. `None`: it could not be decoded, and is answered.
-pub(super) fn symlink<S: Store>(
+pub(super) fn symlink<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &mut Call<'_>,
@@ -375,10 +377,9 @@ pub(super) fn symlink<S: Store>(
         Item::Inline(octets) => Some(octets),
         Item::Reduced { index, len } => gather(call.placed(index), len, &mut buf),
     };
-    Some(make(exports, asker, arguments.place.directory, |store, opened| {
+    Some(make(exports, asker, &arguments.place, |volume, user, at| {
         let path = path.ok_or(FsError::Busy)?;
-        let (name, set) = (arguments.place.name.0, &words::update(&arguments.attributes));
-        store.make_symlink(&opened.caller, opened.object, name, path, set, now)
+        volume.make_symlink(user, at, path, &words::update(&arguments.attributes), now)
     }))
 }
 

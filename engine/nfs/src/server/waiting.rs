@@ -112,13 +112,14 @@ impl Waiting {
     }
 }
 
-impl<S: Store> ExportTable<S> {
+impl<S: Store + ?Sized> ExportTable<S> {
     /// The next Call of a service that its store is done with. One of the other service is kept until that asks.
     pub(super) fn poll_later(&mut self, program: Program, now: Duration) -> Option<Token> {
         if self.waiting.ready.is_none() {
             let stores = self.shares.iter_mut().enumerate();
-            self.waiting.ready =
-                stores.filter_map(|(share, (_, store))| Some((share, store.poll_later(now)?))).next();
+            self.waiting.ready = stores
+                .filter_map(|(share, (_, volume))| Some((share, volume.store_mut().poll_later(now)?)))
+                .next();
         }
         let Some(waiter) = self.waiting.at(self.waiting.ready?) else {
             debug_assert!(false, "a ticket of no Call");
@@ -139,7 +140,7 @@ impl<S: Store> ExportTable<S> {
                 Self::refuse_for_memory(reply);
             }
             Pending::Changed(results) => {
-                let committed = self.shares[share].1.finish(ticket, pieces);
+                let committed = self.shares[share].1.store_mut().finish(ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
         }
@@ -148,7 +149,7 @@ impl<S: Store> ExportTable<S> {
     /// The Call is abandoned: what a READ has read goes back to its pool.
     pub(super) fn abandon(&mut self, token: Token, pieces: &mut Vec<Shared>) {
         let Some((share, ticket, _)) = self.waiting.take_ready(token) else { return };
-        let _ = self.shares[share].1.finish(ticket, pieces);
+        let _ = self.shares[share].1.store_mut().finish(ticket, pieces);
         pieces.clear();
     }
 

@@ -1,7 +1,5 @@
 //! Memory for files belongs to the engine that has them, whichever engine their data comes in at.
 
-use stag_stores::AnyStore;
-use stag_vfs::Store;
 use stag_wire::nfs3::{DirectoryName, Handle, Name, RemoveArguments, Status};
 
 use crate::pair::{PAGE, Pair};
@@ -20,7 +18,7 @@ fn a_client_of_one_engine_fills_the_memory_of_another() {
     let room = {
         let exports = pair.server.services_mut().0.exports().clone();
         let exports = exports.borrow();
-        exports.shares()[0].1.usage().bytes_free
+        exports.shares()[0].1.store().usage().unwrap().bytes_free
     };
     assert!(room > 2 * (entry.units() * PAGE) as u64, "the entry cannot keep it");
     let octets = pattern(MEBI);
@@ -43,8 +41,5 @@ fn a_client_of_one_engine_fills_the_memory_of_another() {
         pair.ask(RemoveArguments { object }, |reply| reply.map(drop).unwrap());
         pair.until(|_| ((entry.outstanding(), home.outstanding()) == before).then_some(()));
     }
-    let exports = pair.server.services_mut().0.exports().clone();
-    let exports = exports.borrow();
-    let AnyStore::Memory(store) = &exports.shares()[0].1 else { panic!("a store in memory") };
-    assert_eq!(store.statistics().octets_copied, 3 * room);
+    assert_eq!(pair.memory_statistics().octets_copied, 3 * room);
 }

@@ -150,7 +150,7 @@ impl Group {
                     memory.pools.payload.clone(),
                     Timestamp::default(),
                 );
-                let shares = vec![(export(number), store.expect("memory for files"))];
+                let shares = vec![(export(number), Box::new(store.expect("memory for files")))];
                 let elsewhere = (0..count).filter(|other| *other != number).map(|other| Elsewhere {
                     export: export(other),
                     fsid: other as u64 + 1,

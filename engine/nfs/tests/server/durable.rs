@@ -31,7 +31,7 @@ fn lab() -> Lab {
     let locking = (LockingConfig::default(), Recovered::nothing());
     let pair = Pair::of(&["dir:/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
         let config = DirectoryConfig::new(&scratch.0, 9);
-        DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap().into()
+        Box::new(DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap())
     });
     Lab { pair, steps, _scratch: scratch }
 }

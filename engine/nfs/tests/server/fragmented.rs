@@ -8,7 +8,7 @@ use stag_nfs::state::Recovered;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_testing::Scratch;
-use stag_vfs::{Store, Timestamp, Usage};
+use stag_vfs::{Timestamp, Usage};
 use stag_wire::nfs3::{DirectoryName, Handle, Name, ReaddirplusArguments, RemoveArguments, Status};
 
 use crate::pair::{PAGE, Pair};
@@ -19,7 +19,7 @@ const MEBI: usize = 1 << 20;
 fn usage(pair: &mut Pair) -> Usage {
     let exports = pair.server.services_mut().0.exports().clone();
     let exports = exports.borrow();
-    exports.shares()[0].1.usage()
+    exports.shares()[0].1.store().usage().unwrap()
 }
 
 /// Fills the first export with two files, page by page in turn, and removes one of them.
@@ -129,7 +129,7 @@ fn a_directory_beside_goes_on() {
         if index == 1 {
             let config = DirectoryConfig::new(&scratch.0, 9);
             let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[pool.arena()]);
-            return DirectoryStore::new(&config, disk, pool.clone()).unwrap().into();
+            return Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap());
         }
         let config = MemoryConfig {
             fsid: 1,
@@ -138,7 +138,7 @@ fn a_directory_beside_goes_on() {
             names_max: 1000,
             root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
         };
-        MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap().into()
+        Box::new(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
     });
     fragment(&mut pair);
     let directory = pair.mnt(b"/tmp").unwrap();

@@ -263,7 +263,7 @@ fn locks_through_two_exports_of_one_folder_meet() {
     let mut pair = Pair::of(&exports, 1, FaultPlan::default(), locks, |index, pool| {
         let path = [scratch.0.clone(), scratch.0.clone(), scratch.0.join("below")];
         let config = DirectoryConfig::new(&path[index], index as u64);
-        DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).unwrap().into()
+        Box::new(DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).unwrap())
     });
     let files = ["/data/below", "/same/below", "/below"].map(|path| {
         let directory = pair.mnt(path.as_bytes()).unwrap();

@@ -21,8 +21,7 @@ use stag_rpc::{
     EngineConfig, Pools,
 };
 use stag_runtime::{Poller, ReactorId};
-use stag_stores::AnyStore;
-use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_stores::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
 use stag_vfs::{Store, Timestamp};
 use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes};
 use stag_wire::rpc::{AuthSys, Gids};
@@ -36,7 +35,7 @@ const PAGES: usize = 2048;
 const ENTRY_PAGES: usize = 640;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Files = AnyStore;
+type Files = dyn Store;
 type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
 
 pub(crate) struct Pair {
@@ -169,7 +168,7 @@ impl Pair {
                 names_max: 20_000,
                 root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
             };
-            MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap().into()
+            Box::new(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
         })
     }
 
@@ -179,7 +178,7 @@ impl Pair {
         seed: u64,
         plan: FaultPlan,
         (locks, recovered): (LockingConfig, Recovered),
-        open: impl Fn(usize, &Pool) -> AnyStore,
+        open: impl Fn(usize, &Pool) -> Box<dyn Store>,
     ) -> Pair {
         let world = World::new(seed, plan);
         let config = EngineConfig {
@@ -197,7 +196,7 @@ impl Pair {
             .collect();
         let elsewhere = shares.iter().map(|(export, store)| Elsewhere {
             export: export.clone(),
-            fsid: store.fsid(),
+            fsid: store.profile().fsid,
             reactor: reactor(HOME),
         });
         let elsewhere: Vec<_> = elsewhere.collect();
@@ -232,6 +231,13 @@ impl Pair {
     /// One pass of the server's engines.
     pub(crate) fn poll_server(&mut self, now: Duration) -> usize {
         self.server.poll(now) + self.entry.as_mut().map_or(0, |entry| entry.poll(now))
+    }
+
+    /// What the first export's store, which is in memory, did with data.
+    pub(crate) fn memory_statistics(&mut self) -> MemoryStoreStatistics {
+        let exports = self.server.services_mut().0.exports().borrow();
+        let store: &dyn std::any::Any = exports.shares()[0].1.store();
+        store.downcast_ref::<MemoryStore>().expect("a store in memory").statistics()
     }
 
     /// The memory that a WRITE's data is placed in.

@@ -2,9 +2,7 @@
 
 use stag_memory::Buf;
 use stag_rpc::Chunks;
-use stag_stores::AnyStore;
 use stag_stores::memory::MemoryStoreStatistics;
-use stag_vfs::Store;
 use stag_wire::nfs3::{
     Data, DirectoryName, Handle, Name, Path, ReadArguments, ReadlinkArguments, SetAttributes, Stable, Status,
     SymlinkArguments, WriteArguments,
@@ -126,10 +124,7 @@ fn chunks_are_not_copied() {
     write(&mut pair, &file, 0, &octets, true).unwrap();
     let (found, _) = read(&mut pair, &file, 0, octets.len() as u32, true);
     assert!(found == octets);
-    let exports = pair.server.services_mut().0.exports().clone();
-    let exports = exports.borrow();
-    let AnyStore::Memory(store) = &exports.shares()[0].1 else { panic!("a store in memory") };
-    let statistics = store.statistics();
+    let statistics = pair.memory_statistics();
     // What another engine placed is copied.
     let (octets_copied, pages_placed) = if crate::IS_CARRIED { (64 * PAGE as u64, 0) } else { (0, 64) };
     assert_eq!(statistics, MemoryStoreStatistics { octets_copied, pages_placed, pages_read: 64 });
@@ -242,7 +237,7 @@ fn a_full_server_says_so() {
         assert!(found == octets[..count as usize]);
     }
     let exports = pair.server.services_mut().0.exports().clone();
-    assert_eq!(exports.borrow().shares()[0].1.usage().bytes_free, 0);
+    assert_eq!(exports.borrow().shares()[0].1.store().usage().unwrap().bytes_free, 0);
 }
 
 /// A READ without a Write chunk copies its data into a Long Reply, which is as long as there is memory for.

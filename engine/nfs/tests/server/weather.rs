@@ -3,7 +3,6 @@
 use stag_fabric::sim::{FaultPlan, Random, sweep};
 use stag_nfs::client::FinishedCall;
 use stag_rpc::{CallError, Chunks, EngineConfig};
-use stag_vfs::Store;
 use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
 use stag_wire::xdr::Item;
 
@@ -69,7 +68,7 @@ fn reads_in_flight_are_never_torn() {
         let [in_server, in_client] =
             [pair.server.config(), pair.client.config()].map(EngineConfig::target_pages);
         pair.until(|pair| (pair.server.pools().payload.outstanding() <= 16 + 6 + in_server).then_some(()));
-        let used = pair.server.services_mut().0.exports().borrow().shares()[0].1.usage();
+        let used = pair.server.services_mut().0.exports().borrow().shares()[0].1.store().usage().unwrap();
         assert_eq!((used.bytes_total - used.bytes_free) as usize, 6 * PAGE);
         assert!(pair.client.pools().payload.outstanding() <= in_client);
     });

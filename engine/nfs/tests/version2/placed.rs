@@ -1,6 +1,5 @@
 //! A WRITE's data lands in pages of the Receive, and those are the file's.
 
-use stag_stores::AnyStore;
 use stag_stores::memory::MemoryStoreStatistics;
 
 use crate::pair::{PAGE, Pair};
@@ -23,11 +22,8 @@ fn data_of_a_write_is_not_copied_by_the_server() {
     let statistics = *pair.server.statistics();
     assert_eq!((statistics.read_bytes, statistics.write_bytes), (0, 0), "no RDMA");
     assert!(pair.entry_pool().stored() >= 30, "they are the file's");
-    let exports = pair.server.services_mut().0.exports().clone();
-    let exports = exports.borrow();
-    let AnyStore::Memory(store) = &exports.shares()[0].1 else { panic!("a store in memory") };
     assert_eq!(
-        store.statistics(),
+        pair.memory_statistics(),
         MemoryStoreStatistics { octets_copied: 0, pages_placed: 30, pages_read: 30 }
     );
 }

@@ -6,11 +6,10 @@
 use std::os::fd::AsFd;
 
 use stag_disk::system;
-use stag_vfs::{FsError, Stability, permission};
+use stag_vfs::{FsError, Stability, policy};
 
 use super::DirectoryStore;
 use super::object::status;
-use super::permit::without_privileges;
 use super::transfer::Asked;
 
 impl DirectoryStore {
@@ -29,33 +28,22 @@ impl DirectoryStore {
         self.asked.clear();
     }
 
-    fn admit_read(&mut self, Asked { index: transfer, object, caller, .. }: &Asked) -> Result<(), FsError> {
+    fn admit_read(&mut self, Asked { index: transfer, object, user, .. }: &Asked) -> Result<(), FsError> {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
-        found.must_be_file()?;
-        // An owner reads what it opened before it took the permission from itself, and a program is read to be
-        // executed: an NFS server cannot see an open file (RFC 1813 section 4.4).
-        let guarded = found.guarded();
-        let permitted = caller.uid == found.uid
-            || caller.may(&guarded, permission::READ)
-            || caller.may(&guarded, permission::EXECUTE);
-        if !permitted {
-            return Err(FsError::AccessDenied);
-        }
+        policy::check_is_file(found.kind)?;
+        policy::admit_read(user, &found.guarded(), None)?;
         let file = tree.reopen(index, false).map_err(status)?;
         self.transfers.admit_read(*transfer, file, found.size);
         Ok(())
     }
 
     fn admit_write(&mut self, asked: &Asked, stable: Stability) -> Result<(), FsError> {
-        let Asked { index: transfer, object, caller, .. } = asked;
+        let Asked { index: transfer, object, user, .. } = asked;
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
-        found.must_be_file()?;
-        // As in `admit_read`.
-        if caller.uid != found.uid {
-            found.permit(caller, permission::WRITE)?;
-        }
+        policy::check_is_file(found.kind)?;
+        policy::admit_write(user, &found.guarded(), None)?;
         if self.transfers.end_if_empty(*transfer) {
             return Ok(());
         }
@@ -63,7 +51,7 @@ impl DirectoryStore {
         let has_place = kept.is_some() || self.unsynced.has_room();
         let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
         // Before the data, as the kernel does: what is in the file must not run as its owner any more.
-        if let Some(mode) = without_privileges(found.mode).filter(|_| !caller.is_root()) {
+        if let Some(mode) = policy::mode_after_write(user, found.mode) {
             system::change_mode(tree.path_fd(index)?.as_fd(), mode).map_err(status)?;
             self.asked.clear();
         }

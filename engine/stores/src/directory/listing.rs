@@ -4,28 +4,21 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
 use rustix::fs::{RawDir, SeekFrom, seek};
-use stag_vfs::{FsError, ListStart, Listed, ObjectId, UserIdentity, permission};
+use stag_vfs::{FsError, ListStart, Listed, ObjectId};
 
-use super::DirectoryStore;
 use super::object::{stat, stat_at, status};
+use super::tree::Tree;
 
 /// Octets of entries that the kernel gives at a time.
 const CHUNK_LEN: usize = 16 << 10;
 
 pub(super) fn list(
-    store: &DirectoryStore,
-    caller: &UserIdentity,
+    tree: &mut Tree,
     directory: ObjectId,
     start: ListStart,
-    mut visit: impl FnMut(Listed<'_>) -> bool,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<bool, FsError> {
-    let tree = &mut *store.tree.borrow_mut();
-    let (index, found) = tree.find_stat(directory)?;
-    found.must_be_directory()?;
-    found.permit(caller, permission::READ)?;
-    if start.cookie != 0 && start.verifier != directory.generation.to_be_bytes() {
-        return Err(FsError::BadCookie);
-    }
+    let index = tree.find(directory)?;
     let file = tree.reopen(index, false).map_err(status)?;
     // A descriptor has one place, and others may have listed in between.
     seek(&*file, SeekFrom::Start(start.cookie)).map_err(|_| FsError::BadCookie)?;

@@ -5,35 +5,26 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use rustix::fs::{
-    AtFlags, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat, ftruncate, unlinkat,
-    utimensat,
+    AtFlags, FileType as Kind, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chownat,
+    ftruncate, makedev, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUser};
 use stag_vfs::{
-    FsError, GROUPS_MAX, INVALID_ID, ObjectId, ObjectKind, StoreVerifier, TimeUpdate, Timestamp, Update,
-    UserIdentity, check_ids, check_name, check_values, is_dots,
+    DeviceId, EntryName, FsError, GROUPS_MAX, INVALID_ID, NewAttributes, NewObject, ObjectKind, ObjectStat,
+    Special, TimeUpdate, UserIdentity,
 };
 
+use super::DirectoryStore;
 use super::object::{Stat, stat, stat_at, status};
-use super::permit::SET_GID;
 use super::tree::{Index, Tree};
-use super::{DirectoryStore, FILE_LEN_MAX};
-
-/// What an object is made as: what `make` gives to the kernel, so that nothing is left to be given afterwards.
-struct Wanted {
-    uid: u32,
-    gid: u32,
-    /// All of the mode's bits.
-    mode: u32,
-}
 
 /// What is known of an object that was just made.
 struct Made<'a> {
     kind: ObjectKind,
-    wanted: &'a Wanted,
+    wanted: &'a NewAttributes,
     /// Of the directory that it is in.
-    above: &'a Stat,
+    above: &'a ObjectStat,
     /// The kernel's time before it was made.
     began: Duration,
 }
@@ -60,41 +51,32 @@ impl DirectoryStore {
     /// object is made as its owner and with its mode in one system call, and nothing is given to what has the
     /// name afterwards. What one system call cannot give (set-id bits, what umask took, times, a group) goes to the
     /// descriptor of a file, which is the file whatever its name; and of anything else only to what was born since.
-    pub(super) fn make(
+    pub(super) fn make_object(
         &mut self,
-        caller: &UserIdentity,
-        (directory, name): (ObjectId, &[u8]),
-        set: &Update,
-        kind: ObjectKind,
-        make: impl FnOnce(BorrowedFd<'_>, Mode) -> Result<Option<OwnedFd>, Errno> + Send,
-    ) -> Result<ObjectId, FsError> {
-        let caller = &self.caller(caller);
-        check_name(name)?;
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        what: NewObject<'_>,
+        wanted: &NewAttributes,
+    ) -> Result<ObjectStat, FsError> {
+        let EntryName { directory: above, name } = at;
+        let kind = what.kind();
         let tree = &mut *self.tree.borrow_mut();
-        let (parent, above) = self.open_to_change(tree, caller, directory)?;
-        if is_dots(name) {
-            return Err(FsError::Exists);
-        }
-        check_values(set, FILE_LEN_MAX)?;
+        let parent = tree.find(above.object)?;
         tree.check_depth(parent)?;
-        if caller.is_root() {
-            check_ids(set)?;
-        }
         let look = tree.path_fd(parent)?;
         let target = self.target(tree, parent)?;
-        let wanted = self.wanted(caller, set, kind, &above);
         // The kernel gives the directory's group on by itself.
-        let gid = if wanted.gid == above.gid { caller.gid } else { wanted.gid };
+        let gid = if wanted.gid == above.gid { user.gid } else { wanted.gid };
         let maker = UserIdentity::new(wanted.uid, gid, []);
         let mode = Mode::from_raw_mode(wanted.mode);
-        let made = Made { kind, wanted: &wanted, above: &above, began: system::file_time() };
+        let made = Made { kind, wanted, above, began: system::file_time() };
         let above_fd = look.as_fd();
-        let opened = self.act_as(caller, Some(&maker), || make(above_fd, mode)).map_err(status)?;
+        let opened = self.act_as(user, Some(&maker), || make(above_fd, name, what, mode)).map_err(status)?;
         let (index, made) = match opened {
             Some(file) => {
                 let made = stat(&file).map_err(status)?;
-                self.dress_file(&file, &made, caller, &wanted, set)
-                    .inspect_err(|_| self.take_back(caller, &look, name, made.fileid, AtFlags::empty()))?;
+                self.dress_file(&file, &made, user, wanted)
+                    .inspect_err(|_| self.take_back(user, &look, name, made.fileid, AtFlags::empty()))?;
                 let (index, _) = find_made(tree, parent, name, |found| found.fileid == made.fileid)?;
                 let file = tree.keep_opened(index, file, true);
                 (index, self.sync.then(|| (tree.id(index).fileid, file)))
@@ -105,40 +87,21 @@ impl DirectoryStore {
                 // Before it gets a mode that may forbid us to open it.
                 let target = self.target(tree, index).and_then(|target| {
                     if made.is_newborn(&found) {
-                        self.dress(tree, index, &found, caller, &wanted, set)?;
+                        self.dress(tree, index, &found, user, wanted)?;
                     }
                     Ok(target)
                 });
                 let target = target.inspect_err(|_| {
                     if made.is_newborn(&found) {
-                        self.take_back(caller, &look, name, found.fileid, flags);
+                        self.take_back(user, &look, name, found.fileid, flags);
                     }
                 })?;
                 (index, target)
             }
         };
         self.changed.extend([target, made].into_iter().flatten());
-        Ok(tree.id(index))
-    }
-
-    /// What a new object in the directory `above` should be.
-    fn wanted(&self, caller: &UserIdentity, set: &Update, kind: ObjectKind, above: &Stat) -> Wanted {
-        let inherits = above.mode & SET_GID != 0;
-        // Like most servers: of the owner and group asked for, what the caller could not set is left out. A server
-        // that is not root can set none.
-        let uid = set.uid.filter(|_| caller.is_root()).unwrap_or(caller.uid);
-        let own_gid = if inherits { above.gid } else { caller.gid };
-        let may_belong = |gid: &u32| self.users.is_some() && (caller.is_root() || caller.in_group(*gid));
-        let gid = set.gid.filter(may_belong).unwrap_or(own_gid);
-        let is_directory = kind == ObjectKind::Directory;
-        let mut mode = set.mode.unwrap_or(if is_directory { 0o755 } else { 0o644 }) & 0o7777;
-        if !caller.is_root() && !caller.in_group(gid) {
-            mode &= !SET_GID;
-        }
-        if is_directory && inherits {
-            mode |= SET_GID;
-        }
-        Wanted { uid, gid, mode }
+        let found = stat(&*tree.path_fd(index)?).map_err(status)?;
+        Ok(found.attributes(tree.id(index)))
     }
 
     /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
@@ -183,24 +146,23 @@ impl DirectoryStore {
         &self,
         file: &OwnedFd,
         made: &Stat,
-        caller: &UserIdentity,
-        wanted: &Wanted,
-        set: &Update,
+        user: &UserIdentity,
+        wanted: &NewAttributes,
     ) -> Result<(), FsError> {
         if self.users.is_some() && (made.uid, made.gid) != (wanted.uid, wanted.gid) {
-            let follows_directory = made.uid == wanted.uid && set.gid.is_none();
+            let follows_directory = made.uid == wanted.uid && !wanted.has_asked_gid;
             if !follows_directory {
                 change_owner(file.as_fd(), Some(wanted.uid), Some(wanted.gid))?;
             }
         }
-        if let Some(size) = set.size {
+        if let Some(size) = wanted.size {
             ftruncate(file, size).map_err(status)?;
         }
         // What a change of the owner took, too.
         if stat(file).map_err(status)?.mode != wanted.mode {
-            self.act_as(caller, None, || system::change_mode(file.as_fd(), wanted.mode)).map_err(status)?;
+            self.act_as(user, None, || system::change_mode(file.as_fd(), wanted.mode)).map_err(status)?;
         }
-        set_times(file.as_fd(), set.atime, set.mtime)
+        set_times(file.as_fd(), wanted.atime, wanted.mtime)
     }
 
     /// Gives a new object that is no file what its making could not, as the caller could.
@@ -209,23 +171,50 @@ impl DirectoryStore {
         tree: &Tree,
         index: Index,
         found: &Stat,
-        caller: &UserIdentity,
-        wanted: &Wanted,
-        set: &Update,
+        user: &UserIdentity,
+        wanted: &NewAttributes,
     ) -> Result<(), FsError> {
         let look = tree.path_fd(index)?;
         let mut mode = found.mode;
-        if self.users.is_some() && set.gid.is_some() && found.gid != wanted.gid {
+        if self.users.is_some() && wanted.has_asked_gid && found.gid != wanted.gid {
             let object = look.as_fd();
-            self.act_as(caller, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
+            self.act_as(user, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
             mode = stat(&*look).map_err(status)?.mode;
         }
         if found.kind != ObjectKind::Symlink && mode != wanted.mode {
             let object = look.as_fd();
-            self.act_as(caller, None, || system::change_mode(object, wanted.mode)).map_err(status)?;
+            self.act_as(user, None, || system::change_mode(object, wanted.mode)).map_err(status)?;
         }
-        set_times(look.as_fd(), set.atime, set.mtime)
+        set_times(look.as_fd(), wanted.atime, wanted.mtime)
     }
+}
+
+/// The system call that makes an object. It gives the descriptor of a file.
+fn make(
+    above: BorrowedFd<'_>,
+    name: &[u8],
+    what: NewObject<'_>,
+    mode: Mode,
+) -> Result<Option<OwnedFd>, Errno> {
+    let special = |kind, device| mknodat(above, name, kind, mode, device);
+    let device = |number: DeviceId| makedev(number.major, number.minor);
+    match what {
+        NewObject::File(_) => {
+            let flags = OFlags::RDWR
+                .union(OFlags::CREATE)
+                .union(OFlags::EXCL)
+                .union(OFlags::NOFOLLOW)
+                .union(OFlags::CLOEXEC);
+            return openat(above, name, flags, mode).map(Some);
+        }
+        NewObject::Directory => mkdirat(above, name, mode),
+        NewObject::Symlink(path) => symlinkat(path, above, name),
+        NewObject::Special(Special::Block(number)) => special(Kind::BlockDevice, device(number)),
+        NewObject::Special(Special::Character(number)) => special(Kind::CharacterDevice, device(number)),
+        NewObject::Special(Special::Socket) => special(Kind::Socket, 0),
+        NewObject::Special(Special::Fifo) => special(Kind::Fifo, 0),
+    }
+    .map(|()| None)
 }
 
 /// Looks up what was just made as `name`. What fails `is_made` is somebody else's.
@@ -267,18 +256,4 @@ pub(super) fn set_times(file: BorrowedFd<'_>, atime: TimeUpdate, mtime: TimeUpda
     };
     let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
     utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(status)
-}
-
-/// The two times that keep the verifier of an exclusive CREATE, as other servers do: nothing else of a new file is
-/// on stable storage and free to use. The client sets them to what they should be.
-pub(super) fn verifier_times(verifier: StoreVerifier) -> (TimeUpdate, TimeUpdate) {
-    let [a, b, c, d, e, f, g, h] = verifier;
-    // Without the top bit: not every file system has times after 2038.
-    let time = |word: [u8; 4]| {
-        TimeUpdate::To(Timestamp {
-            seconds: i64::from(u32::from_be_bytes(word) & 0x7fff_ffff),
-            nanoseconds: 0,
-        })
-    };
-    (time([a, b, c, d]), time([e, f, g, h]))
 }

@@ -38,8 +38,8 @@ mod identity;
 mod limits;
 mod listing;
 mod making;
+mod names;
 mod object;
-mod permit;
 mod recent;
 mod search;
 mod seen;
@@ -56,25 +56,21 @@ use std::cell::RefCell;
 use std::os::fd::{AsFd, RawFd};
 use std::time::Duration;
 
-use rustix::fs::{
-    AtFlags, FileType as Kind, Gid, OFlags, fstatvfs, makedev, mkdirat, mknodat, openat, readlinkat_raw,
-    renameat, symlinkat, unlinkat,
-};
+use rustix::fs::{Gid, fstatvfs, readlinkat_raw};
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    CreateMode, Finished, FsError, LINK_SPACE, ListStart, Listed, ObjectId, ObjectKind, ObjectStat,
-    PATH_LEN_MAX, Progress, ReadDone, Special, Stability, Store, StoreLimits, StoreVerifier, Ticket,
-    TimeUpdate, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, check_name, is_dots,
-    permission,
+    Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, NewAttributes,
+    NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, Stability, Store, StoreLimits,
+    StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone,
+    policy,
 };
 
 pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
 use identity::identity;
-use making::verifier_times;
-use object::{Stat, is_read_only, link_open, name_status, stat_at, status};
+use object::{is_read_only, status};
 use seen::Seen;
 use surroundings::ExportPlace;
 pub use surroundings::{HandleWeakness, handle_weakness};
@@ -194,30 +190,9 @@ impl DirectoryStore {
         (tree.descriptors() + self.unsynced.len(), tree.len())
     }
 
-    /// As whom a caller acts here.
-    fn caller(&self, caller: &UserIdentity) -> UserIdentity {
-        self.own.unwrap_or(*caller)
-    }
-
-    /// A directory in which `caller` may look names up.
-    fn search(&self, tree: &mut Tree, caller: &UserIdentity, directory: ObjectId) -> Result<Index, FsError> {
-        let (index, found) = tree.find_stat(directory)?;
-        found.must_be_directory()?;
-        found.permit(caller, permission::EXECUTE)?;
-        Ok(index)
-    }
-
-    /// A directory whose entries `caller` may change, and its descriptor.
-    fn open_to_change(
-        &self,
-        tree: &mut Tree,
-        caller: &UserIdentity,
-        directory: ObjectId,
-    ) -> Result<(Index, Stat), FsError> {
-        let (index, found) = tree.find_stat(directory)?;
-        found.must_be_directory()?;
-        found.permit(caller, permission::WRITE | permission::EXECUTE)?;
-        Ok((index, found))
+    /// The file system of the machine, as a number.
+    fn volume(&self) -> u64 {
+        self.tree.borrow().place().volume()
     }
 
     /// Sees whether the files are in memory. They are not always: somebody may give the machine swap.
@@ -252,24 +227,21 @@ impl DirectoryStore {
 }
 
 impl Store for DirectoryStore {
-    fn fsid(&self) -> u64 {
-        self.fsid
-    }
-
-    fn volume(&self) -> u64 {
-        self.tree.borrow().place().volume()
-    }
-
-    fn root(&self) -> ObjectId {
-        self.root
-    }
-
-    fn limits(&self) -> StoreLimits {
-        self.limits
-    }
-
-    fn reads_take_memory(&self) -> bool {
-        true
+    fn profile(&self) -> StoreProfile {
+        StoreProfile {
+            fsid: self.fsid,
+            volume: self.volume(),
+            root: self.root,
+            limits: self.limits,
+            acts_as: self.own,
+            can: Capabilities {
+                reads_take_memory: true,
+                admits_transfers: true,
+                finishes_transfers_later: true,
+                is_at_every_reactor: true,
+                ..Capabilities::default()
+            },
+        }
     }
 
     fn is_read_only(&self) -> bool {
@@ -280,101 +252,145 @@ impl Store for DirectoryStore {
         self.place.check(self.root.fileid, self.volume())
     }
 
-    fn usage(&self) -> Usage {
-        let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
-        let Ok(root) = self.tree.borrow().path_fd(ROOT) else { return none };
-        // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
-        fstatvfs(&*root).map_or(none, |found| Usage {
-            bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
-            bytes_free: found.f_bavail.saturating_mul(found.f_frsize),
-            files_total: found.f_files,
-            files_free: found.f_favail,
-        })
-    }
-
     fn write_verifier(&self) -> StoreVerifier {
         // Another one tells clients to write again what they did not commit.
         self.verifier.current()
     }
 
-    fn attributes(&self, object: ObjectId) -> Result<ObjectStat, FsError> {
+    fn usage(&self) -> ReadStep<Usage> {
+        let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
+        let Ok(root) = self.tree.borrow().path_fd(ROOT) else { return Ok(none) };
+        // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
+        Ok(fstatvfs(&*root).map_or(none, |found| Usage {
+            bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
+            bytes_free: found.f_bavail.saturating_mul(found.f_frsize),
+            files_total: found.f_files,
+            files_free: found.f_favail,
+        }))
+    }
+
+    fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
         let (_, found) = self.tree.borrow_mut().find_stat(object)?;
         Ok(found.attributes(object))
     }
 
-    fn before(&self, object: ObjectId) -> Option<ObjectStat> {
-        if self.writing.contains(object.fileid) { None } else { self.attributes(object).ok() }
-    }
-
-    fn before_transfer(&self, _: ObjectId) -> Option<ObjectStat> {
-        None
-    }
-
-    fn attributes_after(&mut self, object: ObjectId) -> Result<ObjectStat, FsError> {
+    fn stat_after(&mut self, object: ObjectId) -> ReadStep<ObjectStat> {
         let (_, found) = self.finished.find_stat(self.tree.get_mut(), object)?;
         Ok(found.attributes(object))
     }
 
-    fn set_attributes(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        set: &Update,
-        guard: Option<Timestamp>,
-        _: Timestamp,
-    ) -> Result<(), FsError> {
-        self.admit();
-        attributes::set(self, &self.caller(caller), object, set, guard)
+    fn is_changing(&self, object: ObjectId) -> bool {
+        self.writing.contains(object.fileid)
     }
 
-    fn lookup(&self, caller: &UserIdentity, directory: ObjectId, name: &[u8]) -> Result<ObjectId, FsError> {
-        let caller = &self.caller(caller);
+    fn entry(&self, EntryName { directory, name }: EntryName<'_>) -> ReadStep<ObjectStat> {
         let tree = &mut *self.tree.borrow_mut();
-        let index = self.search(tree, caller, directory)?;
-        match name {
-            b"." => Ok(directory),
-            b".." => Ok(tree.id(tree.parent(index))),
-            name => {
-                check_name(name)?;
-                let (found, _) = tree.enter(index, name)?;
-                Ok(tree.id(found))
-            }
+        let index = tree.find(directory.object)?;
+        if name == b".." {
+            let above = tree.id(tree.parent(index));
+            let (_, found) = tree.find_stat(above)?;
+            return Ok(found.attributes(above));
         }
+        let (index, found) = tree.look_up(index, name)?;
+        Ok(found.attributes(tree.id(index)))
     }
 
-    fn access(&self, caller: &UserIdentity, object: ObjectId, wanted: u32) -> Result<u32, FsError> {
-        let (_, found) = self.tree.borrow_mut().find_stat(object)?;
-        Ok(self.caller(caller).accesses(&found.guarded(), wanted))
+    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
+        let tree = &mut *self.tree.borrow_mut();
+        let index = tree.find(directory)?;
+        tree.check_depth(index)?;
+        Ok(tree.is_within(index, other.fileid))
     }
 
-    fn read_link<'a>(
+    fn list(
+        &self,
+        directory: ObjectId,
+        start: ListStart,
+        _: Timestamp,
+        visit: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> ReadStep<bool> {
+        Ok(listing::list(&mut self.tree.borrow_mut(), directory, start, visit)?)
+    }
+
+    fn link_target<'a>(
         &'a self,
-        _: &UserIdentity,
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         _: Timestamp,
-    ) -> Result<&'a [u8], FsError> {
+    ) -> ReadStep<&'a [u8]> {
         let tree = &mut *self.tree.borrow_mut();
-        let (index, found) = tree.find_stat(object)?;
-        if found.kind != ObjectKind::Symlink {
-            return Err(FsError::Invalid);
-        }
+        let index = tree.find(object)?;
         let look = tree.path_fd(index)?;
         // The empty path: of the link itself that is open.
         let len = readlinkat_raw(&*look, c"", &mut space[..]).map_err(status)?;
         Ok(&space[..len])
     }
 
+    fn update(&mut self, _: &UserIdentity, seen: &ObjectStat, set: &Update, _: Timestamp) -> ChangeStep<()> {
+        let mut seen = *seen;
+        if self.transfers.has_asked() {
+            // They may take bits of its mode.
+            self.admit();
+            seen = self.stat(seen.object)?;
+        }
+        Ok(Progress::Done(attributes::set(self, &seen, set)?))
+    }
+
+    fn make(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        what: NewObject<'_>,
+        attributes: &NewAttributes,
+        _: Timestamp,
+    ) -> ChangeStep<ObjectStat> {
+        self.admit();
+        Ok(Progress::Done(self.make_object(user, at, what, attributes)?))
+    }
+
+    fn link(
+        &mut self,
+        _: &UserIdentity,
+        seen: &ObjectStat,
+        at: EntryName<'_>,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        Ok(Progress::Done(self.add_name(seen, at)?))
+    }
+
+    fn remove(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        seen: &ObjectStat,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        self.admit();
+        Ok(Progress::Done(self.remove_name(user, at, seen)?))
+    }
+
+    fn rename(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        seen: RenameSeen<'_>,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        self.admit();
+        Ok(Progress::Done(self.change_name(user, from, to, seen)?))
+    }
+
     fn read(
         &mut self,
-        caller: &UserIdentity,
+        user: &UserIdentity,
         object: ObjectId,
         offset: u64,
         count: u32,
         _: &mut Vec<Shared>,
         _: Timestamp,
-    ) -> Result<Progress<ReadDone>, FsError> {
-        let progress = self.transfers.read(object, self.caller(caller), offset, count)?;
+    ) -> ChangeStep<ReadDone> {
+        let progress = self.transfers.read(object, *user, offset, count)?;
         if self.transfers.has_many_asked() {
             self.admit();
         }
@@ -383,21 +399,21 @@ impl Store for DirectoryStore {
 
     fn write(
         &mut self,
-        caller: &UserIdentity,
+        user: &UserIdentity,
         object: ObjectId,
         offset: u64,
         data: WriteData<'_>,
-        stable: Stability,
+        stability: Stability,
         _: Timestamp,
-    ) -> Result<Progress<WriteDone>, FsError> {
+    ) -> ChangeStep<WriteDone> {
         let len = data.len() as u64;
         if len > u64::from(u32::MAX) {
-            return Err(FsError::Invalid);
+            return Err(FsError::Invalid.into());
         }
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
-            return Err(FsError::TooLarge);
+            return Err(FsError::TooLarge.into());
         }
-        let progress = self.transfers.write(object, self.caller(caller), offset, data, stable)?;
+        let progress = self.transfers.write(object, *user, offset, data, stability)?;
         if let Progress::Later(ticket) = progress {
             self.writing.begin(ticket, object.fileid);
         }
@@ -407,17 +423,11 @@ impl Store for DirectoryStore {
         Ok(progress)
     }
 
-    fn commit(
-        &mut self,
-        _: &UserIdentity,
-        object: ObjectId,
-        _: u64,
-        _: u32,
-    ) -> Result<Progress<()>, FsError> {
+    fn commit(&mut self, object: ObjectId, _: u64, _: u32) -> ChangeStep<()> {
         self.admit();
         let tree = self.tree.get_mut();
         let (index, found) = tree.find_stat(object)?;
-        found.must_be_file()?;
+        policy::check_is_file(found.kind)?;
         let kept = self.unsynced.descriptor(object);
         let file = kept.map_or_else(|| tree.reopen(index, false), Ok).map_err(status)?;
         let wait = self.syncs.wait([(object.fileid, file)].into_iter());
@@ -425,7 +435,16 @@ impl Store for DirectoryStore {
         Ok(Progress::Later(Work::Sync(wait).ticket()))
     }
 
-    fn commit_changes(&mut self) -> Progress<()> {
+    fn note_changed(&mut self, objects: &[&ObjectStat]) {
+        let tree = &mut *self.tree.borrow_mut();
+        for seen in objects {
+            // What cannot be found is as safe as it was.
+            let target = tree.find(seen.object).and_then(|index| self.target(tree, index));
+            self.changed.extend(target.ok().flatten());
+        }
+    }
+
+    fn sync_changes(&mut self) -> Progress<()> {
         if self.changed.is_empty() {
             return Progress::Done(());
         }
@@ -491,303 +510,5 @@ impl Store for DirectoryStore {
 
     fn is_busy(&self) -> bool {
         self.transfers.has_asked() || self.tree.borrow().search.is_busy()
-    }
-
-    fn create(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        how: &CreateMode,
-        now: Timestamp,
-    ) -> Result<ObjectId, FsError> {
-        self.admit();
-        let taken = {
-            let own = self.caller(caller);
-            let tree = &mut *self.tree.borrow_mut();
-            check_name(name)?;
-            let index = self.search(tree, &own, directory)?;
-            if is_dots(name) { Err(FsError::NotFound) } else { tree.enter(index, name) }
-        };
-        let taken = match taken {
-            Ok((index, found)) => Some((index, self.tree.borrow().id(index), found)),
-            Err(FsError::NotFound) => None,
-            Err(error) => return Err(error),
-        };
-        let set = match (how, taken) {
-            (CreateMode::Unchecked(set), Some((_, object, found))) => {
-                // The file that is there keeps its attributes; only its size is set.
-                found.must_be_file().map_err(|_| FsError::Exists)?;
-                let set = Update { size: set.size, ..Update::default() };
-                self.set_attributes(caller, object, &set, None, now)?;
-                return Ok(object);
-            }
-            (CreateMode::Exclusive(verifier), Some((index, object, found))) => {
-                let times = (TimeUpdate::To(found.atime), TimeUpdate::To(found.mtime));
-                let is_same = found.kind == ObjectKind::Regular
-                    && found.size == 0
-                    && times == verifier_times(*verifier);
-                if !is_same {
-                    return Err(FsError::Exists);
-                }
-                // The CREATE that made it may not be over.
-                let tree = &mut *self.tree.borrow_mut();
-                for index in [index, tree.parent(index)] {
-                    self.changed.extend(self.target(tree, index)?);
-                }
-                return Ok(object);
-            }
-            (CreateMode::Guarded(_), Some(_)) => return Err(FsError::Exists),
-            (CreateMode::Unchecked(set) | CreateMode::Guarded(set), None) => *set,
-            (CreateMode::Exclusive(verifier), None) => {
-                let (atime, mtime) = verifier_times(*verifier);
-                Update { atime, mtime, ..Update::default() }
-            }
-        };
-        self.make(caller, (directory, name), &set, ObjectKind::Regular, |above, mode| {
-            let flags = OFlags::RDWR
-                .union(OFlags::CREATE)
-                .union(OFlags::EXCL)
-                .union(OFlags::NOFOLLOW)
-                .union(OFlags::CLOEXEC);
-            openat(above, name, flags, mode).map(Some)
-        })
-    }
-
-    fn make_directory(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        set: &Update,
-        _: Timestamp,
-    ) -> Result<ObjectId, FsError> {
-        let set = Update { size: None, ..*set };
-        self.make(caller, (directory, name), &set, ObjectKind::Directory, |above, mode| {
-            mkdirat(above, name, mode).map(|()| None)
-        })
-    }
-
-    fn make_symlink(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        path: &[u8],
-        set: &Update,
-        _: Timestamp,
-    ) -> Result<ObjectId, FsError> {
-        if path.len() > PATH_LEN_MAX as usize {
-            return Err(FsError::NameTooLong);
-        }
-        if path.is_empty() || path.contains(&0) {
-            return Err(FsError::Invalid);
-        }
-        let set = Update { size: None, ..*set };
-        self.make(caller, (directory, name), &set, ObjectKind::Symlink, |above, _| {
-            symlinkat(path, above, name).map(|()| None)
-        })
-    }
-
-    fn make_special(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        special: Special,
-        set: &Update,
-        _: Timestamp,
-    ) -> Result<ObjectId, FsError> {
-        let (kind, device) = match special {
-            Special::Block(number) => (Kind::BlockDevice, Some(number)),
-            Special::Character(number) => (Kind::CharacterDevice, Some(number)),
-            Special::Socket => (Kind::Socket, None),
-            Special::Fifo => (Kind::Fifo, None),
-        };
-        if device.is_some() && !self.caller(caller).is_root() {
-            return Err(FsError::NotPermitted);
-        }
-        let device = device.map_or(0, |number| makedev(number.major, number.minor));
-        let set = Update { size: None, ..*set };
-        self.make(caller, (directory, name), &set, special.kind(), |above, mode| {
-            mknodat(above, name, kind, mode, device).map(|()| None)
-        })
-    }
-
-    fn remove(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        _: Timestamp,
-    ) -> Result<(), FsError> {
-        self.admit();
-        let caller = &self.caller(caller);
-        check_name(name)?;
-        let tree = &mut *self.tree.borrow_mut();
-        let (index, above) = self.open_to_change(tree, caller, directory)?;
-        if is_dots(name) {
-            return Err(FsError::IsDirectory);
-        }
-        let look = tree.path_fd(index)?;
-        let found = stat_at(look.as_fd(), name).map_err(status)?;
-        found.check_sticky(caller, &above)?;
-        if found.is_directory() {
-            return Err(FsError::IsDirectory);
-        }
-        let target = self.target(tree, index)?;
-        // As the caller: if the name was exchanged since, for what it may not remove, the kernel refuses.
-        let above = look.as_fd();
-        self.act_as(caller, None, || unlinkat(above, name, AtFlags::empty())).map_err(name_status)?;
-        self.changed.extend(target);
-        tree.forget_name(index, name, found.fileid, found.nlink <= 1);
-        self.unsynced.forget_deleted(found.fileid);
-        Ok(())
-    }
-
-    fn remove_directory(
-        &mut self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        name: &[u8],
-        _: Timestamp,
-    ) -> Result<(), FsError> {
-        let caller = &self.caller(caller);
-        check_name(name)?;
-        let tree = &mut *self.tree.borrow_mut();
-        let (index, above) = self.open_to_change(tree, caller, directory)?;
-        match name {
-            b"." => return Err(FsError::Invalid),
-            // Whatever it is, the directory itself is in it.
-            b".." => return Err(FsError::NotEmpty),
-            _ => {}
-        }
-        let look = tree.path_fd(index)?;
-        let found = stat_at(look.as_fd(), name).map_err(status)?;
-        found.check_sticky(caller, &above)?;
-        found.must_be_directory()?;
-        let target = self.target(tree, index)?;
-        let above = look.as_fd();
-        let removed = self.act_as(caller, None, || unlinkat(above, name, AtFlags::REMOVEDIR));
-        removed.map_err(|error| match error {
-            // What some file systems say of a directory that is not empty.
-            Errno::EXIST => FsError::NotEmpty,
-            error => name_status(error),
-        })?;
-        self.changed.extend(target);
-        tree.forget_name(index, name, found.fileid, true);
-        Ok(())
-    }
-
-    fn rename(
-        &mut self,
-        caller: &UserIdentity,
-        (from_directory, from): (ObjectId, &[u8]),
-        (to_directory, to): (ObjectId, &[u8]),
-        _: Timestamp,
-    ) -> Result<(), FsError> {
-        self.admit();
-        let caller = &self.caller(caller);
-        check_name(from)?;
-        check_name(to)?;
-        let tree = &mut *self.tree.borrow_mut();
-        let (source, source_stat) = self.open_to_change(tree, caller, from_directory)?;
-        let source_look = tree.path_fd(source)?;
-        let (target, target_stat) = self.open_to_change(tree, caller, to_directory)?;
-        let target_look = tree.path_fd(target)?;
-        if is_dots(from) || is_dots(to) {
-            return Err(FsError::Invalid);
-        }
-        tree.check_depth(target)?;
-        let found = stat_at(source_look.as_fd(), from).map_err(status)?;
-        found.check_sticky(caller, &source_stat)?;
-        if found.is_directory() && source != target {
-            // The kernel says so too, but only where nothing else is wrong.
-            if tree.is_within(target, found.fileid) {
-                return Err(FsError::Invalid);
-            }
-            // Its `..` changes.
-            found.permit(caller, permission::WRITE)?;
-        }
-        let replaced = stat_at(target_look.as_fd(), to).ok();
-        if let Some(replaced) = &replaced {
-            // Two names of one object: both stay.
-            if replaced.fileid == found.fileid {
-                return Ok(());
-            }
-            replaced.check_sticky(caller, &target_stat)?;
-            if replaced.is_directory() != found.is_directory() {
-                return Err(FsError::Exists);
-            }
-        }
-        let targets = [self.target(tree, source)?, self.target(tree, target)?];
-        let (source_fd, target_fd) = (source_look.as_fd(), target_look.as_fd());
-        let renamed = self.act_as(caller, None, || renameat(source_fd, from, target_fd, to));
-        renamed.map_err(|error| match error {
-            Errno::EXIST => FsError::NotEmpty,
-            error => name_status(error),
-        })?;
-        self.changed.extend(targets.into_iter().flatten());
-        if let Some(replaced) = replaced {
-            let was_last = replaced.is_directory() || replaced.nlink <= 1;
-            tree.forget_name(target, to, replaced.fileid, was_last);
-            self.unsynced.forget_deleted(replaced.fileid);
-        }
-        let id = tree.known(found.fileid).map(|index| tree.id(index));
-        tree.forget_name(source, from, found.fileid, false);
-        if let Some(id) = id {
-            tree.note(target, to, id, found.kind);
-        }
-        Ok(())
-    }
-
-    fn link(
-        &mut self,
-        caller: &UserIdentity,
-        object: ObjectId,
-        directory: ObjectId,
-        name: &[u8],
-        _: Timestamp,
-    ) -> Result<(), FsError> {
-        let caller = &self.caller(caller);
-        let tree = &mut *self.tree.borrow_mut();
-        let (_, found) = tree.find_stat(object)?;
-        check_name(name)?;
-        let (parent, _) = self.open_to_change(tree, caller, directory)?;
-        let look = tree.path_fd(parent)?;
-        if is_dots(name) || stat_at(look.as_fd(), name).is_ok() {
-            return Err(FsError::Exists);
-        }
-        if found.is_directory() {
-            return Err(FsError::Invalid);
-        }
-        tree.check_depth(parent)?;
-        // Found again, because looking for the directory may have closed it.
-        let index = tree.find(object)?;
-        let targets = [self.target(tree, index)?, self.target(tree, parent)?];
-        // By its descriptor, not by a name that may be another's by now.
-        link_open(tree.path_fd(index)?.as_fd(), look.as_fd(), name).map_err(status)?;
-        self.changed.extend(targets.into_iter().flatten());
-        tree.note(parent, name, object, found.kind);
-        Ok(())
-    }
-
-    fn list_verifier(&self, directory: ObjectId) -> Result<StoreVerifier, FsError> {
-        let tree = &mut *self.tree.borrow_mut();
-        let (_, found) = tree.find_stat(directory)?;
-        found.must_be_directory()?;
-        // The kernel's cookies stay good for as long as the directory.
-        Ok(directory.generation.to_be_bytes())
-    }
-
-    fn list(
-        &self,
-        caller: &UserIdentity,
-        directory: ObjectId,
-        start: ListStart,
-        _: Timestamp,
-        visit: impl FnMut(Listed<'_>) -> bool,
-    ) -> Result<bool, FsError> {
-        listing::list(self, &self.caller(caller), directory, start, visit)
     }
 }

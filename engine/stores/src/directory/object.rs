@@ -132,6 +132,7 @@ impl Stat {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
+            has_list: false,
             born: self.born,
             change: self.ctime.as_change(),
         }

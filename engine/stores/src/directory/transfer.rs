@@ -63,7 +63,7 @@ pub(super) struct Transfers {
 pub(super) struct Asked {
     pub(super) index: u32,
     pub(super) object: ObjectId,
-    pub(super) caller: UserIdentity,
+    pub(super) user: UserIdentity,
     /// Of a WRITE.
     pub(super) write: Option<Stability>,
 }
@@ -143,19 +143,19 @@ impl Transfers {
     pub(super) fn read(
         &mut self,
         object: ObjectId,
-        caller: UserIdentity,
+        user: UserIdentity,
         offset: u64,
         count: u32,
     ) -> Result<Progress<ReadDone>, FsError> {
         let what = What::Read { size: 0 };
-        self.ask(object, caller, None, (offset, count as usize), what, Pieces::new())
+        self.ask(object, user, None, (offset, count as usize), what, Pieces::new())
     }
 
     /// Notes what somebody wants to be written.
     pub(super) fn write(
         &mut self,
         object: ObjectId,
-        caller: UserIdentity,
+        user: UserIdentity,
         offset: u64,
         data: WriteData<'_>,
         stable: Stability,
@@ -166,7 +166,7 @@ impl Transfers {
             WriteData::Placed(pieces) => self.copy(len, pieces.iter().map(|piece| &piece[..]))?,
             WriteData::Inline(octets) => self.copy(len, [octets].into_iter())?,
         };
-        self.ask(object, caller, Some(stable), (offset, len), What::Write(stable), data)
+        self.ask(object, user, Some(stable), (offset, len), What::Write(stable), data)
     }
 
     fn copy<'a>(&self, len: usize, parts: impl Iterator<Item = &'a [u8]>) -> Result<Pieces<Shared>, FsError> {
@@ -194,7 +194,7 @@ impl Transfers {
     fn ask<T>(
         &mut self,
         object: ObjectId,
-        caller: UserIdentity,
+        user: UserIdentity,
         write: Option<Stability>,
         (offset, len): (u64, usize),
         what: What,
@@ -214,7 +214,7 @@ impl Transfers {
                 (self.slots.len() - 1) as u32
             }
         };
-        self.asked.push_back(Asked { index, object, caller, write });
+        self.asked.push_back(Asked { index, object, user, write });
         Ok(Progress::Later(Work::Transfer(index).ticket()))
     }
 

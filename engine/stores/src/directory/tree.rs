@@ -28,9 +28,11 @@ use stag_vfs::{FsError, ObjectId, ObjectKind};
 use super::object::{
     Naming, Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status,
 };
-use super::permit::SET_GID;
 use super::recent::Recent;
 use super::search::Search;
+
+/// The bit of a mode with which a program runs as its group.
+const SET_GID: u32 = 0o2000;
 
 /// The deepest directory, and the most names that are looked at to find an object.
 const DEPTH_MAX: usize = 2048;
@@ -435,6 +437,26 @@ impl Tree {
         let checked = if directory == ROOT { Some(self.now) } else { above };
         self.node_mut(index).checked = checked;
         self.with_descriptors.touch(index);
+        Ok((index, found))
+    }
+
+    /// Looks a name up in a directory that was just found. If it is an open object's still, that is one system call.
+    pub(super) fn look_up(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), FsError> {
+        self.check_depth(directory)?;
+        let above = self.path_fd(directory)?;
+        let found = stat_at(above.as_fd(), name).map_err(status)?;
+        // The open descriptor keeps the number from being used again, so the number tells all.
+        let known = self.known(found.fileid).filter(|index| self.node(*index).looked.is_some());
+        let Some(index) = known.filter(|_| found.place() == self.place) else {
+            return self.enter(directory, name);
+        };
+        let id = self.id(index);
+        self.note(directory, name, id, found.kind);
+        let above = self.node(directory).checked;
+        if index != ROOT {
+            self.node_mut(index).checked = if directory == ROOT { Some(self.now) } else { above };
+            self.with_descriptors.touch(index);
+        }
         Ok((index, found))
     }
 

@@ -5,23 +5,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::mem::size_of;
 
 use stag_vfs::{
-    Acl, DeviceId, FsError, Guarded, Lists, NANOSECONDS, Named, ObjectId, ObjectKind, ObjectStat, SetLists,
-    Special, StoreVerifier, TimeUpdate, Timestamp, Update, UserIdentity, check_set, check_values, permission,
+    Acl, DeviceId, FsError, Guarded, Lists, NANOSECONDS, Named, NewAttributes, NewObject, ObjectId,
+    ObjectKind, ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
 };
 
-use super::FILE_LEN_MAX;
 use super::directory::Directory;
 use super::heap;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
 
-/// Permission bits that can be set.
-const MODE_MASK: u32 = 0o7777;
 const PERMISSIONS: u32 = 0o777;
-const SET_UID: u32 = 0o4000;
-pub(super) const SET_GID: u32 = 0o2000;
-pub(super) const STICKY: u32 = 0o1000;
-const GROUP_EXECUTE: u32 = 0o0010;
 
 /// Where an object is in the table.
 pub(super) type Index = u32;
@@ -71,58 +64,48 @@ impl Body {
 }
 
 impl Inode {
-    /// A new object of `caller`, in a directory with these attributes (or none: the root).
-    pub(super) fn new(caller: &UserIdentity, parent: Option<&Inode>, body: Body, now: Timestamp) -> Inode {
-        let mut inode = Inode {
+    /// A new object in the directory `parent`, from now on.
+    pub(super) fn new(
+        what: &NewObject<'_>,
+        parent: Index,
+        attributes: &NewAttributes,
+        now: Timestamp,
+    ) -> Inode {
+        let (nlink, size, body) = match what {
+            NewObject::File(_) => (1, attributes.size.unwrap_or(0), Body::File(Pages::default())),
+            NewObject::Directory => (2, PAGE_LEN as u64, Body::Directory(Box::new(Directory::new(parent)))),
+            NewObject::Symlink(path) => (1, path.len() as u64, Body::Symlink((*path).into())),
+            NewObject::Special(special) => (1, 0, Body::Special(*special)),
+        };
+        let create_verifier = if let NewObject::File(verifier) = what { *verifier } else { None };
+        Inode {
             generation: 0,
-            mode: 0o644,
-            nlink: 1,
-            uid: caller.uid,
-            gid: caller.gid,
-            size: 0,
-            atime: Cell::new(now),
-            mtime: now,
+            mode: attributes.mode,
+            nlink,
+            uid: attributes.uid,
+            gid: attributes.gid,
+            size,
+            atime: Cell::new(set_time(attributes.atime, now, now)),
+            mtime: set_time(attributes.mtime, now, now),
             ctime: now,
             born: now,
-            create_verifier: None,
+            create_verifier,
             lists: None,
             body,
-        };
-        match &inode.body {
-            Body::Directory(_) => {
-                (inode.mode, inode.nlink, inode.size) = (0o755, 2, PAGE_LEN as u64);
-            }
-            Body::Symlink(path) => (inode.mode, inode.size) = (0o777, path.len() as u64),
-            Body::File(_) | Body::Special(_) => {}
         }
-        if let Some(parent) = parent
-            && parent.mode & SET_GID != 0
-        {
-            inode.gid = parent.gid;
-            if matches!(inode.body, Body::Directory(_)) {
-                inode.mode |= SET_GID;
-            }
-        }
-        inode
     }
 
     pub(super) fn is_directory(&self) -> bool {
         matches!(self.body, Body::Directory(_))
     }
 
-    /// Whether `caller` has the permission `wanted`.
+    /// What permissions depend on, beside the lists.
     #[inline]
-    pub(super) fn allows(&self, caller: &UserIdentity, wanted: u32) -> bool {
-        if let Some(lists) = &self.lists
-            && let Some(acl) = &lists.access
-            && !caller.is_root()
-        {
-            return acl.permits(caller, self.uid, self.gid, wanted);
-        }
-        let is_directory = self.is_directory();
-        caller.may(&Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory }, wanted)
+    pub(super) fn guarded(&self) -> Guarded {
+        Guarded { mode: self.mode, uid: self.uid, gid: self.gid, is_directory: self.is_directory() }
     }
 
+    #[inline]
     pub(super) fn lists(&self) -> Lists<'_> {
         let lists = self.lists.as_deref();
         Lists {
@@ -166,20 +149,6 @@ impl Inode {
         access.map_or(0, Acl::len) + default.map_or(0, Acl::len)
     }
 
-    /// Fails unless `caller` may set these lists.
-    pub(super) fn check_lists(&self, caller: &UserIdentity, set: &SetLists) -> Result<(), FsError> {
-        if matches!(self.body, Body::Symlink(_)) {
-            return Err(FsError::NotSupported);
-        }
-        if !caller.is_root() && caller.uid != self.uid {
-            return Err(FsError::NotPermitted);
-        }
-        if matches!(set.default, Some(Some(_))) && !self.is_directory() {
-            return Err(FsError::AccessDenied);
-        }
-        Ok(())
-    }
-
     /// How many more users and groups its lists would name.
     pub(super) fn lists_growth(&self, set: &SetLists) -> i64 {
         let Lists { access, default } = self.lists();
@@ -190,16 +159,11 @@ impl Inode {
         growth(access, &set.access) + growth(default, &set.default)
     }
 
-    /// Sets what [`Inode::check_lists`] allowed; the mode follows.
-    pub(super) fn set_lists(&mut self, caller: &UserIdentity, set: &SetLists, now: Timestamp) {
+    /// Sets lists, and the mode that goes with them.
+    pub(super) fn set_lists(&mut self, set: &SetLists, mode: Option<u32>, now: Timestamp) {
         let mut lists = self.lists.take().unwrap_or_default();
+        self.mode = mode.unwrap_or(self.mode);
         if let Some(access) = &set.access {
-            if let Some(acl) = access {
-                self.mode = self.mode & !PERMISSIONS | acl.mode_bits();
-                if !caller.is_root() && !caller.in_group(self.gid) {
-                    self.mode &= !SET_GID;
-                }
-            }
             lists.access = access.clone().filter(|acl| !acl.is_minimal());
         }
         if let Some(default) = &set.default {
@@ -225,12 +189,6 @@ impl Inode {
         self.lists = is_some.then(|| Box::new(lists));
     }
 
-    /// Fails unless `caller` has the permission `wanted`.
-    #[inline]
-    pub(super) fn permit(&self, caller: &UserIdentity, wanted: u32) -> Result<(), FsError> {
-        if self.allows(caller, wanted) { Ok(()) } else { Err(FsError::AccessDenied) }
-    }
-
     #[inline]
     pub(super) fn attributes(&self, fileid: u64) -> ObjectStat {
         let (used, device) = match &self.body {
@@ -251,6 +209,7 @@ impl Inode {
             atime: self.atime.get(),
             mtime: self.mtime,
             ctime: self.ctime,
+            has_list: self.lists.is_some(),
             born: Some(self.born),
             change: self.ctime.as_change(),
         }
@@ -288,51 +247,29 @@ impl Inode {
         }
     }
 
-    /// Fails unless `caller` may set all of `set`, and it can be set.
-    pub(super) fn check(&self, caller: &UserIdentity, set: &Update) -> Result<(), FsError> {
-        let may_write = || self.allows(caller, permission::WRITE);
-        check_set(caller, self.body.kind(), (self.uid, self.gid), set, may_write)?;
-        check_values(set, FILE_LEN_MAX)
-    }
-
-    /// Sets what [`Inode::check`] allowed.
-    pub(super) fn set(&mut self, caller: &UserIdentity, set: &Update, space: &mut Space, now: Timestamp) {
+    /// Sets attributes.
+    pub(super) fn set(&mut self, set: &Update, space: &mut Space, now: Timestamp) {
         if *set == Update::default() {
             return;
         }
         let now = self.changed(now);
-        if set.uid.is_some() || set.gid.is_some() {
-            self.uid = set.uid.unwrap_or(self.uid);
-            self.gid = set.gid.unwrap_or(self.gid);
-            if !matches!(self.body, Body::Directory(_)) {
-                self.drop_privileges();
-            }
-        }
+        self.uid = set.uid.unwrap_or(self.uid);
+        self.gid = set.gid.unwrap_or(self.gid);
         if let (Some(size), Body::File(pages)) = (set.size, &mut self.body) {
             if size < self.size {
                 pages.truncate(space, size);
             }
             self.size = size;
             self.mtime = now;
-            self.lose_privileges(caller);
         }
-        // After what ends privileges: a mode that was asked for counts.
         if let Some(mode) = set.mode {
-            self.mode = mode & MODE_MASK;
+            self.mode = mode;
             if let Some(acl) = self.lists.as_mut().and_then(|lists| lists.access.as_mut()) {
                 acl.set_mode_bits(mode);
             }
-            if !caller.is_root() && !caller.in_group(self.gid) {
-                self.mode &= !SET_GID;
-            }
         }
-        for (time, place) in [(set.atime, self.atime.get_mut()), (set.mtime, &mut self.mtime)] {
-            match time {
-                TimeUpdate::Keep => {}
-                TimeUpdate::Now => *place = now,
-                TimeUpdate::To(time) => *place = time,
-            }
-        }
+        self.atime.set(set_time(set.atime, self.atime.get(), now));
+        self.mtime = set_time(set.mtime, self.mtime, now);
     }
 
     /// Notes that the object changed at `now`. Returns its new ctime.
@@ -347,32 +284,24 @@ impl Inode {
         self.ctime
     }
 
-    /// Notes that `caller` changed the data.
+    /// Notes that the data changed.
     #[inline]
-    pub(super) fn wrote(&mut self, caller: &UserIdentity, now: Timestamp) {
+    pub(super) fn wrote(&mut self, now: Timestamp) {
         self.mtime = self.changed(now);
-        self.lose_privileges(caller);
     }
 
     /// Notes that the entries of a directory changed.
     pub(super) fn changed_entries(&mut self, now: Timestamp) {
         self.mtime = self.changed(now);
     }
+}
 
-    /// What `caller` wrote to runs as its owner no longer, unless the superuser did.
-    fn lose_privileges(&mut self, caller: &UserIdentity) {
-        if !caller.is_root() {
-            self.drop_privileges();
-        }
-    }
-
-    /// A program that somebody changed no longer runs as its owner. (Set-gid without group execute means
-    /// something else and stays.)
-    fn drop_privileges(&mut self) {
-        self.mode &= !SET_UID;
-        if self.mode & GROUP_EXECUTE != 0 {
-            self.mode &= !SET_GID;
-        }
+/// The time that one which `is` becomes.
+fn set_time(set: TimeUpdate, is: Timestamp, now: Timestamp) -> Timestamp {
+    match set {
+        TimeUpdate::Keep => is,
+        TimeUpdate::Now => now,
+        TimeUpdate::To(time) => time,
     }
 }
 

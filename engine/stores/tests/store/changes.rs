@@ -2,7 +2,7 @@
 //! many there are at one instant of the server's clock.
 
 use stag_vfs::{
-    Acl, CreateMode, FsError, ObjectId, SetLists, Special, Stability, Store, TimeUpdate, Timestamp, Update,
+    Acl, CreateMode, FsError, ObjectId, SetLists, Special, Stability, TimeUpdate, Timestamp, Update,
     UserIdentity, WriteData,
 };
 
@@ -44,7 +44,7 @@ fn each_change_has_a_time_of_its_own() {
         let root = lab.root();
         let set = Update { mode: Some(0o777), ..NONE };
         let how = CreateMode::Guarded(NONE);
-        lab.store.set_attributes(&ROOT, root, &set, None, start).unwrap();
+        lab.store.set_attributes(&ROOT, root, &set, start).unwrap();
         let file = lab.store.create(&ROOT, root, b"f", &how, start).unwrap();
         let other = lab.store.make_directory(&ROOT, root, b"d", &NONE, start).unwrap();
         let mut still = Still { lab, now };
@@ -53,16 +53,14 @@ fn each_change_has_a_time_of_its_own() {
                 let data = WriteData::Inline(b"x");
                 lab.store.write(&ROOT, file, 0, data, Stability::FileSync, now).map(|_| ())
             });
-            still.changes("SETATTR", &[file], |lab, now| {
-                lab.store.set_attributes(&ROOT, file, &set, None, now)
-            });
+            still.changes("SETATTR", &[file], |lab, now| lab.store.set_attributes(&ROOT, file, &set, now));
             still.changes("SETATTR size", &[file], |lab, now| {
                 let set = Update { size: Some(round), ..NONE };
-                lab.store.set_attributes(&ROOT, file, &set, None, now)
+                lab.store.set_attributes(&ROOT, file, &set, now)
             });
             still.changes("SETATTR time", &[file], |lab, now| {
                 let set = Update { mtime: TimeUpdate::Now, ..NONE };
-                lab.store.set_attributes(&ROOT, file, &set, None, now)
+                lab.store.set_attributes(&ROOT, file, &set, now)
             });
             still.changes("CREATE that cuts", &[file], |lab, now| {
                 let how = CreateMode::Unchecked(Update { size: Some(0), ..NONE });
@@ -131,8 +129,8 @@ fn a_guard_sees_each_change() {
     let (one, other) = (write(b"one"), write(b"two"));
     assert!(other.ctime > one.ctime && other.mtime > one.mtime);
     let set = Update { size: Some(0), ..NONE };
-    assert_eq!(lab.store.set_attributes(&ROOT, file, &set, Some(one.ctime), now), Err(FsError::NotSame));
-    assert_eq!(lab.store.set_attributes(&ROOT, file, &set, Some(other.ctime), now), Ok(()));
+    assert_eq!(lab.store.set_guarded(&ROOT, file, &set, one.ctime, now), Err(FsError::NotSame));
+    assert_eq!(lab.store.set_guarded(&ROOT, file, &set, other.ctime, now), Ok(()));
 }
 
 /// The last instant that RFC 1813's times can say: time stands still there, and nothing breaks.

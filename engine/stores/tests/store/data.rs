@@ -1,7 +1,7 @@
 //! Data: copies, torn reads, holes, and the end of space.
 
 use stag_stores::memory::{FILE_LEN_MAX, MemoryConfig, MemoryStore, MemoryStoreError, MemoryStoreStatistics};
-use stag_vfs::{FsError, ObjectId, Stability, Store, Timestamp, Update, UserIdentity, WriteData, WriteDone};
+use stag_vfs::{FsError, ObjectId, Stability, Timestamp, Update, UserIdentity, WriteData, WriteDone};
 
 use crate::lab::{CONFIG, Lab, NONE, PAGE};
 
@@ -272,7 +272,7 @@ fn only_regular_files_have_data() {
         for (object, status) in [(root, FsError::IsDirectory), (link, FsError::Invalid)] {
             assert_eq!(lab.write(object, 0, b"x"), Err(status));
             assert_eq!(truncate(lab, object, 0), Err(status));
-            assert_eq!(lab.store.commit(&UserIdentity::ROOT, object, 0, 0), Err(status));
+            assert_eq!(lab.store.commit(object), Err(status));
             assert_eq!(lab.read_of(&UserIdentity::ROOT, object, 0, 1), Err(status));
         }
         assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));
@@ -296,10 +296,10 @@ fn times_and_guards() {
     let set = Update { mode: Some(0o600), ..NONE };
     let now = lab.now();
     let root = UserIdentity::ROOT;
-    let stale = Some(made.ctime);
-    assert_eq!(lab.store.set_attributes(&root, file, &set, stale, now), Err(FsError::NotSame));
+    let stale = made.ctime;
+    assert_eq!(lab.store.set_guarded(&root, file, &set, stale, now), Err(FsError::NotSame));
     assert_eq!(lab.store.attributes(file).unwrap().mode, 0o644);
-    assert_eq!(lab.store.set_attributes(&root, file, &set, Some(read.ctime), now), Ok(()));
+    assert_eq!(lab.store.set_guarded(&root, file, &set, read.ctime, now), Ok(()));
     let set = lab.store.attributes(file).unwrap();
     assert_eq!((set.mode, set.ctime, set.mtime), (0o600, now, written.mtime));
 

@@ -5,14 +5,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::procedures::Procedures;
+use crate::procedures::Start;
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::Pool;
-use stag_stores::AnyStore;
 use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, stable_fsid};
 use stag_testing::Scratch;
 use stag_vfs::{
-    CreateMode, DeviceId, FsError, ListStart, ObjectId, ObjectKind, Special, Stability, Store, TimeUpdate,
-    Timestamp, Update, UserIdentity, WriteData, WriteDone,
+    CreateMode, DeviceId, FsError, ObjectId, ObjectKind, Special, Stability, TimeUpdate, Timestamp, Update,
+    UserIdentity, WriteData, WriteDone,
 };
 
 use crate::lab::{Lab, NONE, PAGE, is_root};
@@ -153,7 +154,7 @@ fn the_root_is_the_top() {
     let (entries, _) = lab.list(root, 0, 9);
     assert_eq!(entries.len(), 2);
     let verifier = lab.store.list_verifier(root).unwrap();
-    let start = ListStart { cookie: 0, verifier, attributes: true };
+    let start = Start { cookie: 0, verifier, attributes: true };
     let now = lab.now();
     let all = lab.store.list(&ROOT, root, start, now, |entry| {
         assert_eq!((entry.object, entry.attributes.unwrap().object.fileid), (root, root.fileid));
@@ -291,7 +292,7 @@ fn the_kernel_opens_by_handle_for_root() {
         }
     }
     let pool = Lab::pool(PAGE, 64);
-    let find = |store: &DirectoryStore, names: [&str; 3]| {
+    let find = |store: &Procedures, names: [&str; 3]| {
         let look = |at, name: &str| store.lookup(&ROOT, at, name.as_bytes()).unwrap();
         let above = look(look(store.root(), names[0]), names[1]);
         (above, look(above, names[2]))
@@ -416,8 +417,7 @@ fn nodes_and_descriptors_are_bounded() {
         let other = lab.create(&ROOT, directory, &format!("g{index}"), &CreateMode::Guarded(NONE)).unwrap();
         lab.write(other, 0, format!("{index}").as_bytes()).unwrap();
         files.push((file, other));
-        let AnyStore::Directory(store) = &lab.store else { panic!("a directory") };
-        let (open, known) = store.held();
+        let (open, known) = lab.store.of(DirectoryStore::held);
         assert!(open <= 21 && known <= 100, "{open} descriptors, {known} objects");
         assert!(descriptors(&path(&lab)) <= 21);
     }
@@ -443,7 +443,7 @@ fn the_directory_above_is_described_whether_it_is_open_or_not() {
     for index in 0..40 {
         lab.mkdir(&ROOT, root, &format!("d{index}"), 0o755).unwrap();
         let verifier = lab.store.list_verifier(directory).unwrap();
-        let start = ListStart { cookie: 0, verifier, attributes: true };
+        let start = Start { cookie: 0, verifier, attributes: true };
         let now = lab.now();
         let mut found = Vec::new();
         let all = lab.store.list(&ROOT, directory, start, now, |entry| {
@@ -556,8 +556,8 @@ fn times_and_guards_of_a_real_file() {
     assert_eq!(attributes.mtime.seconds, 3_000_000_000);
     let mode = Update { mode: Some(0o600), ..NONE };
     let (now, old) = (lab.now(), Timestamp { seconds: 1, nanoseconds: 0 });
-    assert_eq!(lab.store.set_attributes(&ROOT, file, &mode, Some(old), now), Err(FsError::NotSame));
-    assert_eq!(lab.store.set_attributes(&ROOT, file, &mode, Some(attributes.ctime), now), Ok(()));
+    assert_eq!(lab.store.set_guarded(&ROOT, file, &mode, old, now), Err(FsError::NotSame));
+    assert_eq!(lab.store.set_guarded(&ROOT, file, &mode, attributes.ctime, now), Ok(()));
     assert_eq!(lab.store.attributes(file).unwrap().mode, 0o600);
 }
 
@@ -611,8 +611,7 @@ fn devices_need_privilege() {
 #[test]
 fn who_is_not_root_is_always_itself() {
     let mut lab = lab();
-    let AnyStore::Directory(store) = &lab.store else { panic!("a directory") };
-    let squashed = store.squashes_to();
+    let squashed = lab.store.of(DirectoryStore::squashes_to);
     assert_eq!(squashed.is_none(), is_root());
     let Some((uid, gid)) = squashed else {
         return unprivileged::left_to_nobody();

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
+use crate::procedures::Procedures;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use stag_disk::{Disk, DiskStep, Errno, Steps};
-use stag_stores::AnyStore;
 use stag_testing::Scratch;
 use stag_vfs::{
-    CreateMode, Finished, FsError, ObjectId, Progress, Special, Stability, Store, Ticket, TimeUpdate,
-    Timestamp, Update, UserIdentity, WriteData,
+    CreateMode, Finished, FsError, ObjectId, Progress, Special, Stability, Ticket, TimeUpdate, Timestamp,
+    Update, UserIdentity, WriteData,
 };
 
 use crate::lab::{Lab, NONE, PAGE, is_root};
@@ -18,12 +18,12 @@ const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
 
 /// A directory store whose disk waits for steps.
-fn stepped(sync: bool) -> (AnyStore, Steps, Scratch) {
+fn stepped(sync: bool) -> (Procedures, Steps, Scratch) {
     let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let (disk, steps) = Disk::stepped(8);
     let store = Lab::open_by(disk, &scratch, &pool, |config| config.sync = sync);
-    (store.into(), steps, scratch)
+    (store, steps, scratch)
 }
 
 fn ticket(progress: Progress<()>) -> Ticket {
@@ -31,13 +31,13 @@ fn ticket(progress: Progress<()>) -> Ticket {
     ticket
 }
 
-fn poll(store: &mut AnyStore) -> Option<Ticket> {
+fn poll(store: &mut Procedures) -> Option<Ticket> {
     store.poll_later(Duration::ZERO)
 }
 
 /// Objects that are synced, and nothing else, until what was changed is on stable storage. Each sync is needed: it is not
 /// over before the last.
-fn settle(store: &mut AnyStore, steps: &Steps) -> Vec<u64> {
+fn settle(store: &mut Procedures, steps: &Steps) -> Vec<u64> {
     let wanted = ticket(store.commit_changes());
     assert_eq!(poll(store), None, "the disk has not done anything");
     let mut synced = Vec::new();
@@ -72,10 +72,10 @@ fn each_procedure_syncs_what_it_changed() {
     store.make_special(&ROOT, folder, b"p", Special::Fifo, &NONE, NOW).unwrap();
     assert_eq!(settle(&mut store, &steps), [folder.fileid], "MKNOD");
     let set = Update { size: Some(10), mode: Some(0o600), ..NONE };
-    store.set_attributes(&ROOT, file, &set, None, NOW).unwrap();
+    store.set_attributes(&ROOT, file, &set, NOW).unwrap();
     assert_eq!(settle(&mut store, &steps), [file.fileid], "SETATTR: the new length too");
     let set = Update { mtime: TimeUpdate::Now, ..NONE };
-    store.set_attributes(&ROOT, folder, &set, None, NOW).unwrap();
+    store.set_attributes(&ROOT, folder, &set, NOW).unwrap();
     assert_eq!(settle(&mut store, &steps), [folder.fileid], "SETATTR of a directory");
     // The file is there: CREATE is a SETATTR.
     assert_eq!(store.create(&ROOT, root, b"f", &unchecked, NOW), Ok(file));
@@ -116,7 +116,7 @@ fn many_changes_of_one_directory_share_syncs() {
     let (mut store, steps, _scratch) = stepped(true);
     let root = store.root();
     let mut tickets = Vec::new();
-    let mut make = |store: &mut AnyStore, name: String| {
+    let mut make = |store: &mut Procedures, name: String| {
         store.make_symlink(&ROOT, root, name.as_bytes(), b"x", &NONE, NOW).unwrap();
         tickets.push(ticket(store.commit_changes()));
     };
@@ -131,7 +131,7 @@ fn many_changes_of_one_directory_share_syncs() {
     }
     assert_eq!(steps.waiting(), [DiskStep::Sync(root.fileid)], "one at a time");
     let mut done = Vec::new();
-    let mut finish = |store: &mut AnyStore| {
+    let mut finish = |store: &mut Procedures| {
         while let Some(ready) = poll(store) {
             assert_eq!(store.finish(ready, &mut Vec::new()), Ok(Finished::Commit));
             done.push(ready);
@@ -267,7 +267,7 @@ fn commits_share_syncs() {
     settle(&mut store, &steps);
     let write = store.write(&ROOT, file, 0, WriteData::Inline(b"hello"), Stability::Unstable, NOW);
     let Ok(Progress::Later(write)) = write else { panic!("{write:?}") };
-    let commits: Vec<_> = (0..3).map(|_| ticket(store.commit(&ROOT, file, 0, 0).unwrap())).collect();
+    let commits: Vec<_> = (0..3).map(|_| ticket(store.commit(file).unwrap())).collect();
     assert_eq!(poll(&mut store), None);
     assert_eq!(steps.waiting().len(), 2, "{:?}", steps.waiting());
     while steps.step(None) {}
@@ -289,9 +289,9 @@ fn without_sync_only_data_is_synced() {
     let root = store.root();
     let file = store.create(&ROOT, root, b"f", &CreateMode::Guarded(NONE), NOW).unwrap();
     store.make_directory(&ROOT, root, b"d", &NONE, NOW).unwrap();
-    store.set_attributes(&ROOT, file, &Update { size: Some(1), ..NONE }, None, NOW).unwrap();
+    store.set_attributes(&ROOT, file, &Update { size: Some(1), ..NONE }, NOW).unwrap();
     assert_eq!(store.commit_changes(), Progress::Done(()));
-    let commit = ticket(store.commit(&ROOT, file, 0, 0).unwrap());
+    let commit = ticket(store.commit(file).unwrap());
     assert_eq!(poll(&mut store), None);
     assert_eq!(steps.waiting(), [DiskStep::Sync(file.fileid)]);
     assert!(steps.step(None));
@@ -319,7 +319,7 @@ fn a_write_ends_privileges_before_the_data_is_there() {
 }
 
 /// Begins an unstable WRITE and does what it needs, but no sync. Returns how stable it is.
-fn write(store: &mut AnyStore, steps: &Steps, file: ObjectId) -> Stability {
+fn write(store: &mut Procedures, steps: &Steps, file: ObjectId) -> Stability {
     let begun = store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stability::Unstable, NOW).unwrap();
     let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
     loop {
@@ -358,7 +358,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     let store = Lab::open_by(disk, &scratch, &pool, |config| {
         (config.sync, config.descriptors_max) = (false, 16);
     });
-    let mut store: AnyStore = store.into();
+    let mut store = store;
     let root = store.root();
     let mut made = Vec::new();
     for index in 0..40 {
@@ -374,7 +374,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     let open = open_in(&scratch);
     assert!(open.contains(&"f0".to_owned()) && open.contains(&"f1".to_owned()), "{open:?}");
     // A COMMIT gives the place back.
-    let wanted = ticket(store.commit(&ROOT, made[0], 0, 0).unwrap());
+    let wanted = ticket(store.commit(made[0]).unwrap());
     assert_eq!((poll(&mut store), steps.waiting()), (None, vec![DiskStep::Sync(made[0].fileid)]));
     assert!(steps.step(None));
     assert_eq!(poll(&mut store), Some(wanted));
@@ -394,7 +394,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
         assert_eq!(write(&mut store, &steps, *file), Stability::Unstable);
     }
     assert!(steps.waiting().is_empty());
-    let begin = |store: &mut AnyStore, file: ObjectId| {
+    let begin = |store: &mut Procedures, file: ObjectId| {
         let begun = store.write(&ROOT, file, 0, WriteData::Inline(b"x"), Stability::Unstable, NOW).unwrap();
         let Progress::Later(ticket) = begun else { panic!("{begun:?}") };
         ticket
@@ -429,7 +429,7 @@ fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
     let store = Lab::open_by(disk, &scratch, &pool, |config| {
         (config.sync, config.descriptors_max) = (false, 16);
     });
-    let mut store: AnyStore = store.into();
+    let mut store = store;
     let root = store.root();
     for name in [b"a", b"b"] {
         let file = store.create(&ROOT, root, name, &CreateMode::Guarded(NONE), NOW).unwrap();

@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
+use crate::procedures::Procedures;
+use crate::procedures::Start;
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag_stores::AnyStore;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
 use stag_stores::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
 use stag_testing::Scratch;
 use stag_vfs::{
-    CreateMode, Finished, FsError, LINK_SPACE, ListStart, ObjectId, Progress, ReadDone, Stability, Store,
-    StoreVerifier, Timestamp, Update, UserIdentity, WriteData, WriteDone,
+    CreateMode, Finished, FsError, ObjectId, Progress, ReadDone, Stability, StoreVerifier, Timestamp, Update,
+    UserIdentity, WriteData, WriteDone,
 };
 
 pub(crate) const PAGE: usize = 4096;
@@ -26,7 +27,7 @@ pub(crate) const NONE: Update = Update {
 /// A store, its pool, and a clock that goes on by a second with each use.
 pub(crate) struct Lab {
     pub(crate) pool: Pool,
-    pub(crate) store: AnyStore,
+    pub(crate) store: Procedures,
     pub(crate) seconds: i64,
     /// Units in use without any file: the zeros of holes.
     pub(crate) baseline: usize,
@@ -63,7 +64,7 @@ impl Lab {
     pub(crate) fn directory(units: usize, change: impl FnOnce(&mut DirectoryConfig)) -> Lab {
         let scratch = Scratch::folder();
         let pool = Lab::pool(PAGE, units);
-        let store = Lab::open(&scratch, &pool, change).into();
+        let store = Lab::open(&scratch, &pool, change);
         Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }
     }
 
@@ -72,7 +73,7 @@ impl Lab {
         scratch: &Scratch,
         pool: &Pool,
         change: impl FnOnce(&mut DirectoryConfig),
-    ) -> DirectoryStore {
+    ) -> Procedures {
         let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
         Lab::open_by(disk, scratch, pool, change)
     }
@@ -83,11 +84,11 @@ impl Lab {
         scratch: &Scratch,
         pool: &Pool,
         change: impl FnOnce(&mut DirectoryConfig),
-    ) -> DirectoryStore {
+    ) -> Procedures {
         let mut config = DirectoryConfig::new(&scratch.0, 78);
         config.trust = Duration::ZERO;
         change(&mut config);
-        DirectoryStore::new(&config, disk, pool.clone()).unwrap()
+        DirectoryStore::new(&config, disk, pool.clone()).unwrap().into()
     }
 
     /// Runs a test over each kind of store: what is true of a file system, whatever keeps it.
@@ -99,13 +100,12 @@ impl Lab {
     }
 
     pub(crate) fn is_memory(&self) -> bool {
-        matches!(self.store, AnyStore::Memory(_))
+        self.store.is::<MemoryStore>()
     }
 
     /// Of a store in memory.
     pub(crate) fn statistics(&self) -> MemoryStoreStatistics {
-        let AnyStore::Memory(store) = &self.store else { panic!("a store in memory") };
-        store.statistics()
+        self.store.of(MemoryStore::statistics)
     }
 
     /// Waits for what the store finishes later.
@@ -130,7 +130,7 @@ impl Lab {
     }
 
     pub(crate) fn commit(&mut self, object: ObjectId) -> Result<(), FsError> {
-        let begun = self.store.commit(&UserIdentity::ROOT, object, 0, 0)?;
+        let begun = self.store.commit(object)?;
         self.wait(begun, &mut Vec::new(), |finished| matches!(finished, Finished::Commit).then_some(()))
     }
 
@@ -221,7 +221,7 @@ impl Lab {
         set: Update,
     ) -> Result<(), FsError> {
         let now = self.now();
-        let done = self.store.set_attributes(caller, object, &set, None, now);
+        let done = self.store.set_attributes(caller, object, &set, now);
         self.settled(done)
     }
 
@@ -310,7 +310,7 @@ impl Lab {
         count: usize,
     ) -> (Vec<(String, u64)>, bool) {
         let verifier: StoreVerifier = self.store.list_verifier(directory).unwrap();
-        let start = ListStart { cookie, verifier, attributes: false };
+        let start = Start { cookie, verifier, attributes: false };
         let mut found = Vec::new();
         let now = self.now();
         let eof = self.store.list(&UserIdentity::ROOT, directory, start, now, |entry| {
@@ -325,7 +325,7 @@ impl Lab {
 
     pub(crate) fn read_link(&mut self, link: ObjectId) -> Result<Vec<u8>, FsError> {
         let now = self.now();
-        self.store.read_link(&UserIdentity::ROOT, link, &mut [0; LINK_SPACE], now).map(<[u8]>::to_vec)
+        self.store.read_link(link, now)
     }
 
     /// Data units that files and READs hold.

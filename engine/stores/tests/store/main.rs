@@ -8,6 +8,7 @@ mod lab;
 mod model;
 mod names;
 mod permissions;
+mod procedures;
 mod races;
 mod runs;
 mod surroundings;

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use crate::procedures::Start;
 use proptest::prelude::*;
 use stag_memory::Shared;
-use stag_vfs::{CreateMode, FsError, ListStart, ObjectId, ObjectKind, Store, Update, UserIdentity};
+use stag_vfs::{CreateMode, FsError, ObjectId, ObjectKind, Update, UserIdentity};
 
 use crate::lab::{Lab, NONE, PAGE};
 
@@ -366,7 +367,7 @@ impl Pair {
                     let dotdot = self.lab.store.lookup(&UserIdentity::ROOT, object, b"..").unwrap();
                     assert_eq!(dotdot, self.objects[parent]);
                     let verifier = self.lab.store.list_verifier(object).unwrap();
-                    let start = ListStart { cookie: 0, verifier, attributes: true };
+                    let start = Start { cookie: 0, verifier, attributes: true };
                     let mut listed = BTreeMap::new();
                     let now = self.lab.now();
                     let eof = self.lab.store.list(&UserIdentity::ROOT, object, start, now, |entry| {

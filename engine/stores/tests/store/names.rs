@@ -1,9 +1,9 @@
 //! Names, directories and cookies, handles of what is gone, and the bounds of objects and names.
 
+use crate::procedures::Start;
 use stag_stores::memory::{DEPTH_MAX, MemoryConfig};
 use stag_vfs::{
-    CreateMode, DeviceId, FsError, ListStart, ObjectId, ObjectKind, Special, Store, TimeUpdate, Update,
-    UserIdentity,
+    CreateMode, DeviceId, FsError, ObjectId, ObjectKind, Special, TimeUpdate, Update, UserIdentity,
 };
 
 use crate::lab::{CONFIG, Lab, NONE, is_root};
@@ -146,7 +146,7 @@ fn a_cookie_needs_its_verifier() {
         let root = lab.root();
         let other = lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
         let now = lab.now();
-        let start = |cookie, verifier| ListStart { cookie, verifier, attributes: false };
+        let start = |cookie, verifier| Start { cookie, verifier, attributes: false };
         let wrong = lab.store.list_verifier(other).unwrap();
         assert_eq!(lab.store.list(&ROOT, root, start(1, wrong), now, |_| true), Err(FsError::BadCookie));
         assert_eq!(lab.store.list(&ROOT, root, start(0, wrong), now, |_| true), Ok(true));
@@ -171,7 +171,7 @@ fn what_is_gone_is_stale_for_good() {
     assert_eq!(store.attributes(old), Err(FsError::Stale));
     assert_eq!(store.access(&ROOT, old, 1), Err(FsError::Stale));
     assert_eq!(store.lookup(&ROOT, old, b"x"), Err(FsError::Stale));
-    assert_eq!(store.set_attributes(&ROOT, old, &NONE, None, now), Err(FsError::Stale));
+    assert_eq!(store.set_attributes(&ROOT, old, &NONE, now), Err(FsError::Stale));
     assert_eq!(store.link(&ROOT, old, root, b"x", now), Err(FsError::Stale));
     assert_eq!(store.list_verifier(old), Err(FsError::Stale));
     for fileid in [0, 3, 1 << 40, u64::MAX] {

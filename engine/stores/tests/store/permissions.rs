@@ -1,9 +1,10 @@
 //! Who may do what.
 
+use crate::procedures::Start;
 use stag_stores::memory::{MemoryConfig, RootAttributes};
 use stag_vfs::{
-    CreateMode, FsError, ListStart, ObjectId, Special, Stability, Store, TimeUpdate, Timestamp, Update,
-    UserIdentity, WriteData, access,
+    CreateMode, FsError, ObjectId, Special, Stability, TimeUpdate, Timestamp, Update, UserIdentity,
+    WriteData, access,
 };
 
 use crate::lab::{CONFIG, Lab, NONE, is_root};
@@ -68,11 +69,11 @@ fn the_matrix() {
                 let now = lab.now();
                 let store = &mut lab.store;
                 let truncate = Update { size: Some(0), ..NONE };
-                let cut = store.set_attributes(&caller, file, &truncate, None, now).err();
+                let cut = store.set_attributes(&caller, file, &truncate, now).err();
                 assert_eq!(cut, if is_owner { None } else { may(2) }, "truncate, {case}");
 
                 let verifier = store.list_verifier(directory).unwrap();
-                let start = ListStart { cookie: 0, verifier, attributes: false };
+                let start = Start { cookie: 0, verifier, attributes: false };
                 let list = store.list(&caller, directory, start, now, |_| true).err();
                 assert_eq!(list, may(4), "list, {case}");
                 assert_eq!(store.lookup(&caller, directory, b"inner").err(), may(1), "lookup, {case}");

@@ -12,8 +12,7 @@ use std::time::Duration;
 use rustix::fs::{CWD, RenameFlags, mkfifoat, renameat_with};
 use stag_runtime::Clock;
 use stag_vfs::{
-    CreateMode, FsError, ObjectId, Special, Stability, Store, TimeUpdate, Timestamp, Update, UserIdentity,
-    WriteData,
+    CreateMode, FsError, ObjectId, Special, Stability, TimeUpdate, Timestamp, Update, UserIdentity, WriteData,
 };
 
 use crate::lab::{Lab, NONE, is_root};

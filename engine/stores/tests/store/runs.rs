@@ -5,7 +5,7 @@ use std::fs;
 use stag_nfs::handle::HandleKey;
 use stag_stores::directory::stable_fsid;
 use stag_testing::Scratch;
-use stag_vfs::{FsError, ObjectId, Store, Update, UserIdentity};
+use stag_vfs::{FsError, ObjectId, Update, UserIdentity};
 
 use crate::lab::{Lab, NONE};
 

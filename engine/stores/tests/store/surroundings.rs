@@ -7,7 +7,7 @@ use std::process::Command;
 
 use stag_stores::directory::{HandleWeakness, handle_weakness};
 use stag_testing::Scratch;
-use stag_vfs::{FsError, ObjectId, Store, UserIdentity};
+use stag_vfs::{FsError, ObjectId, UserIdentity};
 
 use crate::lab::{Lab, is_root};
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use stag_testing::Scratch;
-use stag_vfs::{Stability, Store, UserIdentity, WriteData};
+use stag_vfs::{Stability, UserIdentity, WriteData};
 
 use crate::lab::{Lab, PAGE, is_root};
 

@@ -5,7 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use stag_vfs::{Finished, FsError, Progress, Stability, Store, Update, UserIdentity, WriteData};
+use stag_vfs::{Finished, FsError, Progress, Stability, Update, UserIdentity, WriteData};
 
 use crate::lab::{Lab, NONE, is_root};
 use crate::unprivileged;
@@ -78,7 +78,7 @@ fn transfers_of_one_pass_are_each_judged() {
             assert_eq!(expected.insert(ticket, status), None, "round {round}: a ticket is of one");
         }
     }
-    lab.store.set_attributes(&ROOT, file, &Update { size: Some(1), ..NONE }, None, now).unwrap();
+    lab.store.set_attributes(&ROOT, file, &Update { size: Some(1), ..NONE }, now).unwrap();
     while !expected.is_empty() {
         let Some(ticket) = lab.store.poll_later(Duration::ZERO) else {
             std::thread::yield_now();

@@ -9,12 +9,12 @@ use std::process::Command;
 
 use stag_disk::{Errno, system};
 use stag_testing::Scratch;
-use stag_vfs::{CreateMode, FsError, Store, Update, UserIdentity};
+use stag_vfs::{CreateMode, FsError, Update, UserIdentity};
 
 /// Who is nobody on Linux.
 const NOBODY: u32 = 65534;
 
-use stag_stores::AnyStore;
+use stag_stores::directory::DirectoryStore;
 
 use crate::lab::{Lab, NONE, is_root};
 
@@ -90,9 +90,9 @@ fn what_only_root_can_give_away_is_refused_with_the_right_status() {
         return;
     }
     let mut lab = Lab::directory(64, |_| {});
-    let AnyStore::Directory(store) = &lab.store else { panic!("a directory") };
+    let squashed = lab.store.of(DirectoryStore::squashes_to);
     let own = rustix::process::geteuid().as_raw();
-    assert_eq!(store.squashes_to().map(|(uid, _)| uid), Some(own), "everybody is the server's user");
+    assert_eq!(squashed.map(|(uid, _)| uid), Some(own), "everybody is the server's user");
     // Owner and group that were asked for are left out, as for any user.
     let root = lab.root();
     let how = CreateMode::Guarded(Update { uid: Some(7), gid: Some(7), mode: Some(0o600), ..NONE });
