@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use stag::nfs::export::{Medium, OPTIONS};
+use exports::{Medium, OPTIONS};
 
 use crate::failure::CommandFailure;
 use crate::logging::FLUSH_MAX;
@@ -17,6 +17,7 @@ mod cores;
 mod credits;
 mod descriptors;
 mod directories;
+mod exports;
 mod fabric;
 mod filling;
 mod listen;

@@ -385,9 +385,8 @@ fn mount_path(load: &Load, index: usize) -> String {
 }
 
 /// What a core exports.
-fn export(load: &Load, index: usize) -> Result<Export> {
-    let medium = if load.directory.is_some() { "dir" } else { "mem" };
-    Ok(format!("{medium}:{},root_squash=no", mount_path(load, index)).parse()?)
+fn export(load: &Load, index: usize) -> Export {
+    Export { root_squash: false, ..Export::new(&mount_path(load, index)) }
 }
 
 /// The store that a core has.
@@ -440,13 +439,13 @@ fn make_server(
     let mut time = TimeOfDay::System(WallClock::new(now));
     let pool = &memory.pools.payload;
     let store = store(load, index, files, pool, shared, &mut time, now)?;
-    let mut exports = ExportTable::new(vec![(export(load, index)?, store)], pool.clone())?;
+    let mut exports = ExportTable::new(vec![(export(load, index), store)], pool.clone())?;
     if shared.mesh.is_some() {
         let mut elsewhere = Vec::new();
         // A directory is at all of them.
         for at in (0..shared.threads).filter(|at| load.directory.is_none() && *at != index) {
             let reactor = ReactorId::new(at).context("a group has 64 reactors at most")?;
-            elsewhere.push(Elsewhere { export: export(load, at)?, fsid: at as u64 + 1, reactor });
+            elsewhere.push(Elsewhere { export: export(load, at), fsid: at as u64 + 1, reactor });
         }
         exports = exports.in_group(elsewhere, ReactorId::new(0).context("the first")?)?;
     }

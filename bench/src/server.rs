@@ -196,7 +196,7 @@ pub(crate) fn programs(payload: &Pool, (data_len_max, files): (u64, u32), now: D
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
     let store = MemoryStore::new(&config, payload.clone(), time.at(now))?;
-    let export = format!("mem:{EXPORT},root_squash=no").parse::<Export>()?;
+    let export = Export { root_squash: false, ..Export::new(EXPORT) };
     let exports = ExportTable::new(vec![(export, Box::new(store) as Box<dyn Store>)], payload.clone())?;
     Ok(serving(exports, time))
 }

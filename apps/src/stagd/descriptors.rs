@@ -1,6 +1,6 @@
 //! Whether the process may have as many descriptors as its connections need.
 
-use stag::nfs::export::Medium;
+use super::exports::Medium;
 
 use super::Settings;
 use super::directories::DESCRIPTORS_MAX;

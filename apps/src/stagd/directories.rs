@@ -4,10 +4,11 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use super::exports::{ExportSpec, Medium};
 use rustix::process::{Resource, geteuid, getrlimit};
 use stag::disk::{Disk, DiskConfig, Method};
 use stag::memory::Pool;
-use stag::nfs::export::{Export, Medium};
+use stag::nfs::export::Export;
 use stag::rpc::Pools;
 use stag::runtime::ReactorId;
 use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, stable_fsid};
@@ -42,7 +43,7 @@ impl Directories {
     /// same `verifier` of it.
     pub(super) fn open(
         &mut self,
-        export: &Export,
+        export: &ExportSpec,
         objects_max: u32,
         verifier: WriteVerifier,
     ) -> Result<DirectoryStore, CommandFailure> {
@@ -56,7 +57,7 @@ impl Directories {
         };
         let config = DirectoryConfig {
             path: export.directory.clone().into(),
-            fsid: stable_fsid(&export.path),
+            fsid: stable_fsid(&export.access.path),
             objects_max: objects_max as usize,
             sync: export.sync,
             verifier,
@@ -72,7 +73,7 @@ impl Directories {
 }
 
 /// The exports that are directories.
-fn exported(settings: &Settings) -> impl Iterator<Item = &Export> {
+fn exported(settings: &Settings) -> impl Iterator<Item = &ExportSpec> {
     settings.exports.iter().map(|(_, export)| export).filter(|export| export.medium == Medium::Directory)
 }
 
@@ -118,8 +119,8 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
 fn warn_of_surroundings(settings: &Settings, warnings: &mut Vec<String>) {
     let mounts = Mounts::own();
     // One that vanished since it was looked at is refused when it is opened.
-    let real = |export: &Export| fs::canonicalize(&export.directory).ok();
-    let places: Vec<(&Export, PathBuf)> =
+    let real = |export: &ExportSpec| fs::canonicalize(&export.directory).ok();
+    let places: Vec<(&ExportSpec, PathBuf)> =
         exported(settings).filter_map(|export| Some((export, real(export)?))).collect();
     for (index, (export, place)) in places.iter().enumerate() {
         let location = mounts.location(place);
@@ -129,7 +130,7 @@ fn warn_of_surroundings(settings: &Settings, warnings: &mut Vec<String>) {
                 warnings.push(format!(
                     "exports {} (dir:{}) and {} (dir:{}) overlap: clients see the same files as different ones, and \
                      cache each for itself; export each directory once",
-                    other.path, other.directory, export.path, export.directory
+                    other.access.path, other.directory, export.access.path, export.directory
                 ));
             }
         }
@@ -186,9 +187,10 @@ fn some_of(paths: &[&Path]) -> String {
 /// As whom the clients' superuser acts in exported directories, where that is not as itself: the first thing that
 /// surprises.
 pub(super) fn squashed(settings: &Settings) -> Vec<String> {
-    let squashes = |export: &&Export| export.root_squash && !export.all_squash && geteuid().is_root();
-    let line = |export: &Export| {
-        let Export { directory, path, anonymous_uid, .. } = export;
+    let squashes =
+        |export: &&ExportSpec| export.access.root_squash && !export.access.all_squash && geteuid().is_root();
+    let line = |export: &ExportSpec| {
+        let ExportSpec { directory, access: Export { path, anonymous_uid, .. }, .. } = export;
         format!("export dir:{directory} as {path}: root of clients is user {anonymous_uid} (root_squash)")
     };
     exported(settings).filter(squashes).map(line).collect()

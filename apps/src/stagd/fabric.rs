@@ -193,7 +193,7 @@ pub(super) fn mount_advice(settings: &Settings, places: &[Listen]) -> Option<Str
     });
     Some(match tcp_port {
         Some(tcp_port) => {
-            let path = &settings.exports.first()?.1.path;
+            let path = &settings.exports.first()?.1.access.path;
             format!(
                 "mount -t nfs -o rdma,port={rdma_port},vers=3,nolock,mountproto=tcp,mountport={tcp_port} HOST:{path} /mnt"
             )

@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
+use super::exports::Medium;
 use stag::memory::{Arena, Pool};
-use stag::nfs::export::Medium;
 use stag::runtime::StopFlag;
 
 use super::Settings;

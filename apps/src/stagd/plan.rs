@@ -1,8 +1,8 @@
 //! The plan of the memory: one budget, cut into pools by a commented sum.
 
+use super::exports::{ExportSpec, Medium};
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
-use stag::nfs::export::{Export, Medium};
 use stag::nfs::server::LockingConfig;
 use stag::rpc::{
     CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
@@ -184,14 +184,14 @@ impl Pages<'_> {
 }
 
 /// Octets that the exports in memory ask for.
-fn said(exports: &[(String, Export)]) -> u64 {
+fn said(exports: &[(String, ExportSpec)]) -> u64 {
     exports.iter().filter_map(|(_, export)| export.size).fold(0, u64::saturating_add)
 }
 
 /// Gives each export in memory the size that it says; those that say none share the rest of `files_len`.
-fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, CommandFailure> {
+fn shares(exports: &[(String, ExportSpec)], files_len: u64) -> Result<Vec<u64>, CommandFailure> {
     let said = said(exports);
-    let is_silent = |export: &Export| export.medium == Medium::Memory && export.size.is_none();
+    let is_silent = |export: &ExportSpec| export.medium == Medium::Memory && export.size.is_none();
     let silent = exports.iter().filter(|(_, export)| is_silent(export)).count() as u64;
     let left = files_len.checked_sub(said).filter(|left| silent == 0 || *left >= PAGE_LEN as u64 * silent);
     let Some(left) = left else {
@@ -201,7 +201,7 @@ fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, Comm
             Size(files_len),
         )));
     };
-    let share = |export: &Export| match export.medium {
+    let share = |export: &ExportSpec| match export.medium {
         Medium::Memory => export.size.unwrap_or(left / silent.max(1)),
         Medium::Directory => 0,
     };
@@ -211,14 +211,14 @@ fn shares(exports: &[(String, Export)], files_len: u64) -> Result<Vec<u64>, Comm
 /// The reactor of each export: the one that it says, or else one with the fewest exports. (That of a directory says nothing.)
 fn owners(settings: &Settings) -> Vec<usize> {
     let mut counts = vec![0; settings.core_count()];
-    let pinned = |export: &Export| {
+    let pinned = |export: &ExportSpec| {
         let core = export.core? as usize;
         settings.cores.as_ref()?.position(core)
     };
     let in_memory =
         || settings.exports.iter().map(|(_, export)| export).filter(|it| it.medium == Medium::Memory);
     in_memory().filter_map(pinned).for_each(|owner| counts[owner] += 1);
-    let mut owner = |export: &Export| {
+    let mut owner = |export: &ExportSpec| {
         if export.medium == Medium::Directory {
             return 0;
         }
@@ -459,14 +459,15 @@ impl Plan {
         let lost = settings.memory - prices.bytes();
         prices.add("rounding", lost, 1);
         // A directory has a store at each core.
-        let has_stores = |export: &Export| if export.medium == Medium::Directory { many } else { 1 };
+        let has_stores = |export: &ExportSpec| if export.medium == Medium::Directory { many } else { 1 };
         let all: u64 = settings.exports.iter().map(|(_, export)| has_stores(export)).sum();
         let objects_each = u32::try_from(objects_max / all.max(1)).unwrap_or(u32::MAX);
-        let share = |((owner, data_len_max), (_, export)): ((&usize, &u64), &(String, Export))| ExportShare {
-            owner: *owner,
-            data_len_max: *data_len_max,
-            objects_max: export.objects.min(objects_each),
-        };
+        let share =
+            |((owner, data_len_max), (_, export)): ((&usize, &u64), &(String, ExportSpec))| ExportShare {
+                owner: *owner,
+                data_len_max: *data_len_max,
+                objects_max: export.objects.min(objects_each),
+            };
         let exports = owners.iter().zip(&division.data).zip(&settings.exports).map(share).collect();
         Ok(Plan {
             engine,

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use super::exports::Medium;
 use serde::Serialize;
 use stag::memory::PriceList;
-use stag::nfs::export::Medium;
 use stag::nfs::server::SharedLocking;
 use stag::rpc::{Engine, ProtocolChoice};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
@@ -395,7 +395,7 @@ fn chosen_cores<'a>(settings: &'a Settings, plan: &Plan, place: &Place) -> Vec<C
         let there =
             there.filter(|((_, export), share)| export.medium == Medium::Memory && share.owner == number);
         let (exports, data): (Vec<&str>, Vec<u64>) =
-            there.map(|((_, export), share)| (export.path.as_str(), share.data_len_max)).unzip();
+            there.map(|((_, export), share)| (export.access.path.as_str(), share.data_len_max)).unzip();
         let files = data.iter().sum();
         ChosenCore { core: seat.core.0, node: seat.node, exports, files, transit: memory.transit_len as u64 }
     };

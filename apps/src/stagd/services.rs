@@ -5,8 +5,9 @@ use std::fs;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 
+use super::exports::Medium;
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
-use stag::nfs::export::{Export, Medium};
+use stag::nfs::export::Export;
 use stag::nfs::handle::HandleKey;
 use stag::nfs::server::{
     self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
@@ -104,10 +105,10 @@ pub(super) fn make(
                     let Some(owner) = ReactorId::new(share.owner) else {
                         unreachable!("the plan has no more reactors than a group")
                     };
-                    elsewhere.push(Elsewhere { export: export.clone(), fsid, reactor: owner });
+                    elsewhere.push(Elsewhere { export: export.access.clone(), fsid, reactor: owner });
                     continue;
                 }
-                let (uid, gid) = (export.anonymous_uid, export.anonymous_gid);
+                let (uid, gid) = (export.access.anonymous_uid, export.access.anonymous_gid);
                 let config = MemoryConfig {
                     fsid,
                     data_len_max: share.data_len_max,
@@ -122,14 +123,14 @@ pub(super) fn make(
                 Box::new(directories.open(export, share.objects_max, common.verifiers[number].clone())?)
             }
         };
-        served.push((export.clone(), store));
+        served.push((export.access.clone(), store));
     }
     notes.extend(directories.notes());
     let mut exports = ExportTable::new(served, pools.payload.clone()).map_err(CommandFailure::usage)?;
     if plan.reactors.len() > 1 {
         let Some(first) = ReactorId::new(0) else { unreachable!("a group has a first reactor") };
         exports = exports.in_group(elsewhere, first).map_err(CommandFailure::usage)?;
-        let paths = settings.exports.iter().map(|(_, export)| export.path.clone());
+        let paths = settings.exports.iter().map(|(_, export)| export.access.path.clone());
         exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());

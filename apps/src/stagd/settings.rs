@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::exports::ExportSpec;
 use stag::fabric::ExposureKind;
 use stag::fabric::shm::Admit;
 use stag::hugepages::{Inventory, MemoryLimit};
-use stag::nfs::export::Export;
 use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 use crate::failure::CommandFailure;
@@ -24,7 +24,7 @@ use super::weights::ClientWeight;
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The exports, and how each was written.
-    pub exports: Vec<(String, Export)>,
+    pub exports: Vec<(String, ExportSpec)>,
     /// Where it listens.
     pub listen: Vec<Listen>,
     /// The fabric among these, if there is one.
@@ -202,7 +202,7 @@ fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
 }
 
 /// Refuses an export that belongs to a core which is none of the server's.
-fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<(), CommandFailure> {
+fn check_pins(exports: &[(String, ExportSpec)], cores: Option<&CoreList>) -> Result<(), CommandFailure> {
     for (spec, export) in exports {
         let Some(core) = export.core else { continue };
         match cores {
@@ -222,14 +222,14 @@ fn check_pins(exports: &[(String, Export)], cores: Option<&CoreList>) -> Result<
     Ok(())
 }
 
-fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, Export)>, CommandFailure> {
-    let mut exports: Vec<(String, Export)> = Vec::new();
+fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, ExportSpec)>, CommandFailure> {
+    let mut exports: Vec<(String, ExportSpec)> = Vec::new();
     for spec in specs {
-        let export: Export = spec.parse().map_err(CommandFailure::usage)?;
-        if exports.iter().any(|(_, other)| other.path == export.path) {
+        let export: ExportSpec = spec.parse().map_err(CommandFailure::usage)?;
+        if exports.iter().any(|(_, other)| other.access.path == export.access.path) {
             return Err(CommandFailure::usage(format_args!(
                 "export {spec:?}: {} is exported already",
-                export.path
+                export.access.path
             )));
         }
         exports.push((spec, export));

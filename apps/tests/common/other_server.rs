@@ -90,7 +90,7 @@ fn serve(name: &str, path: &str, rule: Box<Rule>, ready: &AtomicBool, stop: &Ato
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
     let store = MemoryStore::new(&store, payload.clone(), stag::vfs::Timestamp::default()).unwrap();
-    let export: Export = format!("mem:{path},root_squash=no").parse().unwrap();
+    let export = Export { root_squash: false, ..Export::new(path) };
     let exports = ExportTable::new(vec![(export, Box::new(store))], payload).unwrap();
     let time = TimeOfDay::System(stag::runtime::WallClock::new(clock.now()));
     let services = Other { services: services(exports, time), rule };

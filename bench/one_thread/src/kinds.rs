@@ -198,7 +198,7 @@ impl Kind for File {
             names_max: 64,
             root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
         };
-        let export = "mem:/data,root_squash=no".parse::<Export>()?;
+        let export = Export { root_squash: false, ..Export::new("/data") };
         if place == Place::Entry {
             let elsewhere = Elsewhere { export, fsid: config.fsid, reactor: Place::home() };
             let exports =

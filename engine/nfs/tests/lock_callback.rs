@@ -196,7 +196,7 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
     let root = volume.stat(volume.profile().root).unwrap();
     let made = volume.create(&UserIdentity::ROOT, &root, b"f", &how, Timestamp::default()).unwrap();
     assert!(made.done().is_some());
-    let export: Export = "mem:/data".parse().unwrap();
+    let export = Export::new("/data");
     let exports = ExportTable::new(vec![(export, volume.into_store())], pools.payload.clone()).unwrap();
 
     let config_out = CallOutConfig { rpcbind_port, ..CallOutConfig::default() };

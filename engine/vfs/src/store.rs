@@ -392,7 +392,7 @@ pub trait Store: Any {
         Ok(policy::has_verifier_times(seen, verifier))
     }
 
-    /// Sets attributes; `mode` has all bits that the object is to have. `seen` is what it was.
+    /// Sets attributes; a `mode` is all of the bits. `seen` is what the object was.
     fn update(
         &mut self,
         user: &UserIdentity,

@@ -121,7 +121,7 @@ mod tests {
             root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
         };
         let store = MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap();
-        let export = |path: &str| format!("mem:{path}").parse::<Export>().unwrap();
+        let export = Export::new;
         let reactor = ReactorId::new(1).unwrap();
         let elsewhere =
             others.iter().map(|path| Elsewhere { export: export(path), fsid: fsid(path), reactor }).collect();

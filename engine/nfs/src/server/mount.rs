@@ -213,7 +213,7 @@ mod tests {
             ("/", "/any", Some("any")),
             ("/", "/..", Some("")),
         ] {
-            let export: Export = format!("mem:{path}").parse().unwrap();
+            let export = Export::new(path);
             let found = names(mounted.as_bytes());
             let found = found.and_then(|(names, _)| Some(below(&export, &names)?.join(&b' ')));
             assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{mounted} below {path}");

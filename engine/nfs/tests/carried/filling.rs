@@ -11,7 +11,7 @@ const MEBI: usize = 1 << 20;
 /// again.
 #[test]
 fn a_client_of_one_engine_fills_the_memory_of_another() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let (entry, home) = (pair.entry_pool(), pair.server.pools().payload.clone());
     let before = (entry.outstanding(), home.outstanding());

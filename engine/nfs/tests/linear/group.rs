@@ -133,8 +133,7 @@ impl Group {
         let count = 1 + (seed % 4) as usize;
         let calls_max = [CARRIED_CALLS_MAX, 2, 1][(seed / 16 % 3) as usize];
         let lanes = EngineGroup::new(count, calls_max, config().connections_max).expect("some descriptors");
-        let export =
-            |number: usize| format!("mem:/{number},root_squash=no").parse::<Export>().expect("an export");
+        let export = |number: usize| Export { root_squash: false, ..Export::new(&format!("/{number}")) };
         let mut reactors: Vec<_> = (0..count)
             .map(|number| {
                 let memory =

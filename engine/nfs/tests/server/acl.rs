@@ -111,7 +111,7 @@ fn getacl_unbounded(pair: &mut Pair, object: &[u8]) -> (u32, usize) {
 /// 8267-5.2-a, 8267-3.1-a: lists that are longer than the first Reply chunk are asked for again, as a new Call, with a longer one.
 #[test]
 fn long_lists_are_asked_for_again_with_more_room() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = make(&mut pair, &root, b"f", 0o600, false);
     assert_eq!(getacl_unbounded(&mut pair, &file), (1, 4));
@@ -129,7 +129,7 @@ fn long_lists_are_asked_for_again_with_more_room() {
 
 #[test]
 fn a_mode_shows_as_four_entries() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = make(&mut pair, &root, b"f", 0o640, false);
     let expected = vec![(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 0)];
@@ -146,7 +146,7 @@ fn a_mode_shows_as_four_entries() {
 /// What `setfacl -m u:7:rw,g:30:r` does, and `chmod` after it.
 #[test]
 fn lists_are_kept_and_decide_and_follow_the_mode() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = make(&mut pair, &root, b"f", 0o600, false);
     let list = [(OWNER, 0, 6), (USER, 7, 6), (OWNING, 0, 0), (GROUP, 30, 4), (MASK, 0, 6), (OTHER, 0, 0)];
@@ -179,7 +179,7 @@ fn lists_are_kept_and_decide_and_follow_the_mode() {
 
 #[test]
 fn new_objects_inherit_the_default_list() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let directory = make(&mut pair, &root, b"d", 0o755, true);
     let default = [(OWNER, 0, 7), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 7), (OTHER, 0, 0)]
@@ -209,7 +209,7 @@ fn new_objects_inherit_the_default_list() {
 /// The longest list of the captures, and the longest there is: one Long Call each, and a Long Reply (8267-5.2-a).
 #[test]
 fn long_lists_go_both_ways() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     for count in [425, ENTRIES_MAX] {
@@ -226,7 +226,7 @@ fn long_lists_go_both_ways() {
 
 #[test]
 fn lists_that_make_no_sense_change_nothing() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = make(&mut pair, &root, b"f", 0o640, false);
     for list in [
@@ -251,7 +251,7 @@ fn lists_that_make_no_sense_change_nothing() {
 
 #[test]
 fn a_read_only_export_keeps_its_lists() {
-    let mut pair = Pair::new(&["mem:/data,ro,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,ro,root_squash=no"]);
     let root = pair.root.clone();
     let list = [(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4)];
     assert_eq!(setacl(&mut pair, &root, Some(&list), None), Err(Status::RoFs));
@@ -261,7 +261,7 @@ fn a_read_only_export_keeps_its_lists() {
 #[test]
 fn names_in_lists_are_bounded() {
     // 10,000 objects: 20,000 names.
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let users = (0..1000).map(|index| (USER, 1000 + index, 4));
     let list: Vec<_> = users.chain([(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 4)]).collect();

@@ -29,7 +29,7 @@ fn lab() -> Lab {
     let (disk, steps) = Disk::stepped(8);
     let disk = RefCell::new(Some(disk));
     let locking = (LockingConfig::default(), Recovered::nothing());
-    let pair = Pair::of(&["dir:/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
+    let pair = Pair::of(&["/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
         let config = DirectoryConfig::new(&scratch.0, 9);
         Box::new(DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap())
     });

@@ -69,7 +69,7 @@ fn list(pair: &mut Pair) -> usize {
 
 #[test]
 fn single_free_pages_are_as_good_as_runs() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     for index in 0..300 {
         pair.create(&root, format!("a name of some length {index}").as_bytes());
@@ -123,7 +123,7 @@ fn a_directory_beside_goes_on() {
     let scratch = Scratch::folder();
     let octets = pattern(MEBI);
     std::fs::write(scratch.0.join("f"), &octets).unwrap();
-    let exports = ["mem:/data,root_squash=no", "dir:/tmp,root_squash=no"];
+    let exports = ["/data,root_squash=no", "/tmp,root_squash=no"];
     let locking = (LockingConfig::default(), Recovered::nothing());
     let mut pair = Pair::of(&exports, 1, FaultPlan::default(), locking, |index, pool| {
         if index == 1 {

@@ -41,7 +41,7 @@ pub(crate) fn raw(
 fn random_arguments_get_an_answer() {
     sweep("random_arguments_get_an_answer", 0..12, |seed| {
         let mut random = Random::new(seed);
-        let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+        let mut pair = Pair::new(&["/data,root_squash=no"]);
         let root = pair.root.clone();
         let file = pair.create(&root, b"f");
         let nfs = Procedure::ALL.iter().map(|procedure| (nfs3::PROGRAM, 3, procedure.number()));
@@ -88,7 +88,7 @@ fn random_arguments_get_an_answer() {
 
 #[test]
 fn what_is_too_long_is_garbage() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     let root = pair.root.clone();
     let getattr = (nfs3::PROGRAM, 3, Procedure::Getattr.number());
     let lookup = (nfs3::PROGRAM, 3, Procedure::Lookup.number());
@@ -110,7 +110,7 @@ fn what_is_too_long_is_garbage() {
 /// connection lives on.
 #[test]
 fn a_chunk_for_an_ineligible_argument_is_refused() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     let root = pair.root.clone();
     for procedure in [Procedure::Lookup, Procedure::Remove, Procedure::Getattr] {
         let data = pair.client.pools().payload.take_len(8).unwrap();
@@ -128,7 +128,7 @@ fn a_chunk_for_an_ineligible_argument_is_refused() {
 
 #[test]
 fn what_is_not_served_is_told() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     let mut ask = |program, version, procedure| {
         raw(&mut pair, (program, version, procedure), Chunks::default(), |_| Ok(()))
     };
@@ -151,7 +151,7 @@ fn what_is_not_served_is_told() {
 /// A list that the client's limit allows but that its Reply chunk is too small for: refused, and no more.
 #[test]
 fn a_reply_chunk_too_small_for_its_list() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     for index in 0..200 {
         pair.create(&root, format!("a rather long name, number {index}").as_bytes());
@@ -191,7 +191,7 @@ fn a_reply_chunk_too_small_for_its_list() {
 /// names what is gone, is none of them.
 #[test]
 fn a_handle_that_was_good_vouches_for_no_other() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no", "mem:/other,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no", "/other,root_squash=no"]);
     let root = pair.root.clone();
     let other_root = pair.mnt(b"/other").unwrap();
     let getattr = |pair: &mut Pair, handle: &[u8]| {

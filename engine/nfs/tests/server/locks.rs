@@ -101,7 +101,7 @@ struct Locker {
 
 impl Locker {
     fn new() -> Locker {
-        Locker::of(Pair::new(&["mem:/data,root_squash=no"]))
+        Locker::of(Pair::new(&["/data,root_squash=no"]))
     }
 
     fn of(mut pair: Pair) -> Locker {
@@ -258,7 +258,7 @@ fn locks_through_two_exports_of_one_folder_meet() {
     let scratch = Scratch::folder();
     fs::create_dir(scratch.0.join("below")).unwrap();
     fs::write(scratch.0.join("below/f"), "").unwrap();
-    let exports = ["dir:/data,root_squash=no", "dir:/same,root_squash=no", "dir:/below,root_squash=no"];
+    let exports = ["/data,root_squash=no", "/same,root_squash=no", "/below,root_squash=no"];
     let locks = (LockingConfig::default(), Recovered::nothing());
     let mut pair = Pair::of(&exports, 1, FaultPlan::default(), locks, |index, pool| {
         let path = [scratch.0.clone(), scratch.0.clone(), scratch.0.join("below")];
@@ -454,8 +454,7 @@ fn recovered(state: u32) -> Recovered {
 #[test]
 fn after_a_restart_only_claims_are_granted_for_a_while() {
     let config = LockingConfig { grace: Duration::from_secs(45), ..LockingConfig::default() };
-    let pair =
-        Pair::with_locking(&["mem:/data,root_squash=no"], 1, FaultPlan::default(), config, recovered(5));
+    let pair = Pair::with_locking(&["/data,root_squash=no"], 1, FaultPlan::default(), config, recovered(5));
     let mut locker = Locker::of(pair);
     assert_eq!(locker.lock(BOB, 0, 10, true, How::Try), Status::DeniedGracePeriod);
     assert_eq!(locker.lock(BOB, 0, 10, true, How::Block), Status::DeniedGracePeriod);
@@ -555,13 +554,8 @@ fn floods_are_bounded() {
     };
     // All are at one address, which gets three hosts of five.
     let config = LockingConfig { locks, hosts_max: 5, ..LockingConfig::default() };
-    let pair = Pair::with_locking(
-        &["mem:/data,root_squash=no"],
-        1,
-        FaultPlan::default(),
-        config,
-        Recovered::nothing(),
-    );
+    let pair =
+        Pair::with_locking(&["/data,root_squash=no"], 1, FaultPlan::default(), config, Recovered::nothing());
     let mut locker = Locker::of(pair);
     for index in 0..60 {
         let expected = if index < 50 { Status::Granted } else { Status::DeniedNolocks };
@@ -629,7 +623,7 @@ fn messages_and_other_procedures() {
 /// 8267-4.2-a, 8267-5.1-a: NFS over RDMA under its netid, the rest over TCP.
 #[test]
 fn rpcbind_tells_where_programs_are() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     let mapping = |program, version, protocol| rpcb::Mapping { program, version, protocol, port: 0 };
     for (wanted, port) in [
         (mapping(100_021, 4, rpcb::protocol::TCP), 4045),

@@ -10,7 +10,7 @@ use stag_fabric::sim::{FaultPlan, Sim, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
-use stag_nfs::export::Export;
+use stag_nfs::export::{Client, Export};
 use stag_nfs::server::{
     Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
     SharedLocking, TimeOfDay, services_with_locks,
@@ -52,6 +52,28 @@ pub(crate) struct Pair {
     pub(crate) root: Vec<u8>,
     /// What NLM and NSM know.
     pub(crate) locking: SharedLocking,
+}
+
+/// An export of a path with a few options, as `/data,ro,root_squash=no`.
+fn export(text: &str) -> Export {
+    let mut words = text.split(',');
+    let mut export = Export::new(words.next().unwrap());
+    for word in words {
+        match word.split_once('=').unwrap_or((word, "")) {
+            ("ro", _) => export.read_only = true,
+            ("root_squash", value) => export.root_squash = value == "yes",
+            ("anonuid", value) => export.anonymous_uid = value.parse().unwrap(),
+            ("anongid", value) => export.anonymous_gid = value.parse().unwrap(),
+            ("uid", value) => export.clients.push(Client::User(value.parse().unwrap())),
+            ("client", value) => {
+                let (address, bits) = value.split_once('/').unwrap();
+                let address = address.parse().unwrap();
+                export.clients.push(Client::Network { address, bits: bits.parse().unwrap() });
+            }
+            (other, _) => panic!("an option that no test needs: {other}"),
+        }
+    }
+    export
 }
 
 /// Pools, which belong to reactor number `owner`: `pages` for payload.
@@ -192,7 +214,7 @@ impl Pair {
         let shares: Vec<_> = exports
             .iter()
             .enumerate()
-            .map(|(index, text)| (text.parse::<Export>().unwrap(), open(index, &server_pools.payload)))
+            .map(|(index, text)| (export(text), open(index, &server_pools.payload)))
             .collect();
         let elsewhere = shares.iter().map(|(export, store)| Elsewhere {
             export: export.clone(),

@@ -50,10 +50,10 @@ fn unchanged(wcc: &WccData) {
 #[test]
 fn mount_finds_exports_and_what_is_below() {
     let mut pair = Pair::new(&[
-        "mem:/data,root_squash=no",
-        "mem:/data/inner,ro",
-        "mem:/private,uid=12345",
-        "mem:/net,client=192.0.2.0/24",
+        "/data,root_squash=no",
+        "/data/inner,ro",
+        "/private,uid=12345",
+        "/net,client=192.0.2.0/24",
     ]);
     let root = pair.root.clone();
     let sub = mkdir(&mut pair, &root, b"sub").unwrap();
@@ -88,7 +88,7 @@ fn mount_finds_exports_and_what_is_below() {
 
 #[test]
 fn null_and_attributes() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     pair.ask(Null, |()| ());
     let root = pair.root.clone();
     let attributes = getattr(&mut pair, &root).unwrap();
@@ -111,7 +111,7 @@ fn null_and_attributes() {
 
 #[test]
 fn names_come_and_go_with_their_attributes() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let how = CreateHow::Guarded(SetAttributes { mode: Some(0o640), ..SetAttributes::default() });
     let made = pair.ask(CreateArguments { place: place(&root, b"f"), how }, |reply| {
@@ -171,7 +171,7 @@ fn names_come_and_go_with_their_attributes() {
 
 #[test]
 fn special_objects() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let number = DeviceNumber { major: 1, minor: 3 };
     let none = SetAttributes::default();
@@ -197,7 +197,7 @@ fn special_objects() {
 
 #[test]
 fn setattr_has_a_guard() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     let before = getattr(&mut pair, &file).unwrap();
@@ -214,7 +214,7 @@ fn setattr_has_a_guard() {
 
 #[test]
 fn commit_repeats_the_verifier_of_write() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     let data = Data(stag_wire::xdr::Item::Inline(b"abc"));
@@ -233,7 +233,7 @@ fn commit_repeats_the_verifier_of_write() {
 /// Lists with tiny limits, page by page, and with large ones, in the Reply chunk: the same entries.
 #[test]
 fn listings_of_every_size() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let mut expected = vec![b".".to_vec(), b"..".to_vec()];
     for index in 0..300 {
@@ -311,7 +311,7 @@ fn listings_of_every_size() {
 
 #[test]
 fn a_read_only_export_is_read_only() {
-    let mut pair = Pair::new(&["mem:/data,ro,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,ro,root_squash=no"]);
     let root = pair.root.clone();
     let none = SetAttributes::default();
     let failure = mkdir(&mut pair, &root, b"d").unwrap_err();
@@ -337,7 +337,7 @@ fn a_read_only_export_is_read_only() {
 
 #[test]
 fn root_is_nobody_unless_the_export_trusts_it() {
-    let mut pair = Pair::new(&["mem:/data"]);
+    let mut pair = Pair::new(&["/data"]);
     let root = pair.root.clone();
     assert_eq!(mkdir(&mut pair, &root, b"d").unwrap_err().status, Status::Acces);
     let access = |pair: &mut Pair| {
@@ -355,7 +355,7 @@ fn root_is_nobody_unless_the_export_trusts_it() {
 fn who_is_none_is_nobody() {
     const NONE: u32 = u32::MAX;
     for squash in ["no", "yes"] {
-        let export = format!("mem:/data,root_squash={squash},anonuid=70,anongid=80");
+        let export = format!("/data,root_squash={squash},anonuid=70,anongid=80");
         let locking = (LockingConfig::default(), Recovered::nothing());
         let mut pair = Pair::of(&[&export], 1, FaultPlan::default(), locking, |_, pool| {
             let config = MemoryConfig {
@@ -390,7 +390,7 @@ fn who_is_none_is_nobody() {
 
 #[test]
 fn users_and_groups_count() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let directory = mkdir(&mut pair, &root, b"d").unwrap();
     let attributes =
@@ -412,7 +412,7 @@ fn users_and_groups_count() {
 
 #[test]
 fn names_of_two_exports_do_not_mix() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no", "mem:/other,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no", "/other,root_squash=no"]);
     let root = pair.root.clone();
     let other = pair.mnt(b"/other").unwrap();
     let file = pair.create(&root, b"f");

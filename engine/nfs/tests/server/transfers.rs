@@ -54,7 +54,7 @@ pub(crate) fn read(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chu
 /// The longest WRITE that is said to fit its message does, and one that is a word longer does not.
 #[test]
 fn a_write_that_fits_its_message_needs_no_chunk() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"file");
     let fits = pair.inline_write_len_max(&file);
@@ -84,7 +84,7 @@ fn read_whole(pair: &mut Pair, file: &[u8], offset: u64, count: u32, by_chunk: b
 /// Data of every size, both ways, by chunk and without: inline, Long Call, Long Reply.
 #[test]
 fn what_is_written_is_read() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     for (index, len) in [1, 3, 4, 500, 4095, 4096, 4097, 20_000, 131_072, 1 << 20].into_iter().enumerate() {
         for by_chunk in [true, false] {
@@ -117,7 +117,7 @@ fn what_is_written_is_read() {
 /// The pages that the data was placed in are the file's, and go out again as they are.
 #[test]
 fn chunks_are_not_copied() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     let octets = pattern(64 * PAGE);
@@ -132,7 +132,7 @@ fn chunks_are_not_copied() {
 
 #[test]
 fn symbolic_links_go_both_ways() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     for (index, len) in [1, 8, 255, 1000, 1024, 3000, 4095].into_iter().enumerate() {
         // What does not fit inline goes by chunk.
@@ -174,7 +174,7 @@ fn symbolic_links_go_both_ways() {
 /// The last pages are for data that comes: a path that goes to a Write chunk takes none of them, and its client asks again.
 #[test]
 fn a_link_that_is_read_leaves_the_last_pages_to_writes() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let place = DirectoryName { directory: Handle(&root), name: Name(b"link") };
     let path = Path(Item::Inline(b"target"));
@@ -202,7 +202,7 @@ fn a_link_that_is_read_leaves_the_last_pages_to_writes() {
 /// RFC 1813 3.3.7: the count is that of the data.
 #[test]
 fn a_write_whose_count_is_not_its_data_is_invalid() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     for count in [0, 2, 4] {
@@ -217,7 +217,7 @@ fn a_write_whose_count_is_not_its_data_is_invalid() {
 /// The server's memory is spent by files: NOSPC, nothing lost, and the server goes on.
 #[test]
 fn a_full_server_says_so() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     let octets = pattern(1 << 18);
@@ -243,7 +243,7 @@ fn a_full_server_says_so() {
 /// A READ without a Write chunk copies its data into a Long Reply, which is as long as there is memory for.
 #[test]
 fn a_read_into_a_reply_chunk_takes_what_memory_there_is() {
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     let file = pair.create(&root, b"f");
     let octets = pattern(1 << 20);

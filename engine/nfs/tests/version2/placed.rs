@@ -8,7 +8,7 @@ use crate::transfers::{pattern, read, write};
 #[test]
 fn data_of_a_write_is_not_copied_by_the_server() {
     // RTR-5.3-a RTR-9.2-a
-    let mut pair = Pair::new(&["mem:/data,root_squash=no"]);
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
     let root = pair.root.clone();
     for pages in [1, 2, 3, 8, 16] {
         let file = pair.create(&root, format!("f{pages}").as_bytes());
