@@ -137,7 +137,7 @@ offend "a crate of the engine that the layers of ci/tidy.sh do not name" < <(
 
 # What is cited can be looked up: a rule number in engine/spec, a link of a README where it points to.
 offend "cites a rule that engine/spec does not have" < <(
-    files \( -name '*.rs' -o -name rules.txt \) | xargs grep -noE '\b((5531|8166|8167|8267|8797|5040|5041|5042|5044|6581|LX|V2|RTR|RR)-[0-9A-Z]+(\.[0-9]+)*-[a-z0-9]+|XC-([a-z]|X-[0-9]+))\b' |
+    files \( -name '*.rs' -o -name rules.txt \) | xargs grep -noE '\b((5531|7530|8166|8167|8178|8267|8797|8881|5040|5041|5042|5044|6581|LX|V2|RTR|RR)-[0-9A-Z]+(\.[0-9]+)*-[a-z0-9]+|XC-([a-z]|X-[0-9]+))\b' |
         while IFS=: read -r file line rule; do
             grep -qrF -- "$rule" engine/spec || echo "$file:$line: $rule"
         done

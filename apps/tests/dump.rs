@@ -65,6 +65,38 @@ fn version_2_and_reliable_reply_are_decoded_as_they_were_spoken() {
     }
 }
 
+/// NFS version 4: a line or an object for each operation.
+#[test]
+fn each_operation_of_a_compound_is_shown() {
+    let capture = capture("siw-6.1-v4.1-recall.pcap");
+    let output = dump(&[], &capture);
+    let found = text(&output.stdout);
+    assert!(output.status.success(), "{found}");
+    for part in [
+        "Call NFS v4 COMPOUND 4.1",
+        ". SEQUENCE session: ",
+        ". GETATTR request: {type, change, size, fsid, ",
+        ". OPEN NFS4_OK stateid: 1:",
+        ". CB_RECALL stateid: ",
+        ". CB_SEQUENCE NFS4_OK session: ",
+        "no violations",
+    ] {
+        assert!(found.contains(part), "no {part:?} in:\n{found}");
+    }
+    let objects = objects(&dump(&["--json"], &capture));
+    let is_recall = |message: &&Value| message["rpc"]["operations"][1]["name"] == "CB_RECALL";
+    let mut recalls = objects.iter().filter(is_recall);
+    let (call, reply) = (recalls.next().unwrap(), recalls.next().unwrap());
+    assert_eq!((&call["rpc"]["minor_version"], &call["direction"]), (&1.into(), &"to_client".into()));
+    assert_eq!(reply["call_frame"], call["frame"]);
+    let operation = &reply["rpc"]["operations"][1];
+    assert_eq!((&operation["number"], &operation["status"]), (&4.into(), &"NFS4_OK".into()));
+    assert!(call["rpc"]["operations"][1]["text"].as_str().unwrap().contains("will_truncate: false"));
+    // Version 3 has none.
+    let objects = self::objects(&dump(&["--json"], &self::capture("siw-6.1-v3-setup.pcap")));
+    assert!(objects.iter().all(|message| message["rpc"].get("operations").is_none()));
+}
+
 #[test]
 fn an_object_for_each_message_and_a_last_one_with_totals() {
     let objects = objects(&dump(&["--json"], &capture("siw-6.1-v3-write.pcap")));

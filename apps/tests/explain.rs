@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use stag::fabric::{DisconnectReason, WorkError};
 use stag::rpc::CloseReason;
 use stag::wire::rdmap::Cause;
-use stag::wire::{mount3, nfs3, rpcrdma};
+use stag::wire::{mount3, nfs3, nfs4, rpcrdma};
 use stag_apps::commands::explain::{Table, hint, tables};
 
 fn stag(arguments: &[&str]) -> Output {
@@ -138,7 +138,9 @@ fn every_status_of_nfs_and_mount_has_an_entry() {
         nfs3::Status::ALL.iter().map(|status| ("NFS3ERR", format!("{status:?}"), status.number(), "nfs3"));
     let mount = mount3::Status::ALL.iter();
     let mount = mount.map(|status| ("MNT3ERR", format!("{status:?}"), status.number(), "mount3"));
-    for (prefix, name, number, kind) in nfs3.chain(mount) {
+    let nfs4 = nfs4::Status4::ALL.iter().skip(1);
+    let nfs4 = nfs4.map(|status| ("NFS4ERR", format!("{status:?}"), status.number(), "nfs4"));
+    for (prefix, name, number, kind) in nfs3.chain(mount).chain(nfs4) {
         let wanted = plain(&format!("{prefix}{name}"));
         let is_it = |entry: &&stag_apps::commands::explain::Entry| {
             plain(&entry.name) == wanted && entry.number == Some(number.into())
@@ -161,7 +163,8 @@ fn every_entry_is_whole() {
             let is_well = ["Nothing is wrong", "First step", "Second step"]
                 .iter()
                 .any(|well| entry.usually.starts_with(well));
-            let needs_no_step = ["nfs3", "mount3", "stag-disconnect", "stag-call", "cm-event", "kernel"];
+            let needs_no_step =
+                ["nfs3", "nfs4", "mount3", "stag-disconnect", "stag-call", "cm-event", "kernel"];
             let may_end = is_well || needs_no_step.contains(&table.kind.as_str());
             assert!(may_end || !entry.next.is_empty(), "{name}: nothing to look at next");
             assert!(table.kind != "kernel" || !entry.says.is_empty(), "{name}: nothing that it is found by");
@@ -210,7 +213,7 @@ fn a_number_shows_all_its_meanings_and_a_kind_narrows_them() {
     let kinds: Vec<&str> = meanings.iter().map(|(kind, _)| kind.as_str()).collect();
     assert_eq!(
         kinds,
-        ["wc", "cm-event", "cm-reject", "cm-status", "device-event", "rpc-auth", "nfs3", "mount3"]
+        ["wc", "cm-event", "cm-reject", "cm-status", "device-event", "rpc-auth", "nfs3", "nfs4", "mount3"]
     );
     assert_eq!(names(&["wc", "13"]), ["IBV_WC_RNR_RETRY_EXC_ERR"]);
     assert_eq!(names(&["cm", "28"]), ["IB_CM_REJ_CONSUMER_DEFINED"]);

@@ -1,11 +1,13 @@
 //! A Call in the capture: its chunks, and the state of each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use stag_wire::rpcrdma::{self, HeaderLists, Segment};
 use stag_wire::xdr::Reduced;
 
 use crate::check::Violations;
+use crate::compound::SentCompound;
 use crate::event::{ChunkKind, ChunkUse, Context};
 use crate::program::Rpc;
 
@@ -61,6 +63,8 @@ pub(crate) struct Call {
     /// In the order of the wire: Read, Write, Reply.
     pub(crate) chunks: Vec<Chunk>,
     pub(crate) rpc: Option<Rpc>,
+    /// Its operations, if it is a COMPOUND.
+    pub(crate) sent: Option<Arc<SentCompound>>,
     /// The message: while it is not reported yet, or if it was asked for.
     pub(crate) octets: Vec<u8>,
     /// It is reported when its Payload stream has been read.
@@ -135,6 +139,7 @@ impl Call {
             time: cx.time,
             chunks,
             rpc: None,
+            sent: None,
             octets,
             waits: None,
             is_perhaps_answered: false,
@@ -148,7 +153,8 @@ impl Call {
     /// Octets that are held for it, roughly.
     pub(crate) fn held(&self) -> usize {
         let chunks = self.chunks.iter().map(|chunk| 256 + 96 * chunk.segments.len() + chunk.usage.data.len());
-        512 + self.octets.len() + chunks.sum::<usize>()
+        let sent = self.sent.as_ref().map_or(0, |sent| sent.held());
+        512 + self.octets.len() + sent + chunks.sum::<usize>()
     }
 
     /// Returns the Position Zero Read chunk.

@@ -8,7 +8,7 @@ use stag_wire::xdr::XdrError;
 
 use crate::call::{Call, Chunk};
 use crate::event::{ChunkKind, RuleViolation};
-use crate::program::Problem;
+use crate::program::{Problem, Reading};
 
 /// Rules that are named of one message at most: one that is all wrong need not tell more.
 const VIOLATIONS_MAX: usize = 16;
@@ -64,9 +64,12 @@ impl Violations {
         }
     }
 
-    /// Names what is wrong with a Call's Payload stream.
-    pub(crate) fn call_payload(&mut self, problem: Option<Problem>) {
-        match problem {
+    /// Names what is wrong with a Call's Payload stream, and what it breaks.
+    pub(crate) fn call_payload(&mut self, reading: &mut Reading) {
+        for RuleViolation { rule, text } in reading.breaches.drain(..) {
+            self.add(rule, text);
+        }
+        match reading.problem {
             Some(Problem::Header(error)) => self.rpc(&error),
             Some(Problem::Body(error)) => {
                 let rule = match error {
@@ -81,9 +84,12 @@ impl Violations {
         }
     }
 
-    /// Names what is wrong with a Reply's Payload stream.
-    pub(crate) fn reply_payload(&mut self, problem: Option<Problem>) {
-        match problem {
+    /// Names what is wrong with a Reply's Payload stream, and what it breaks.
+    pub(crate) fn reply_payload(&mut self, reading: &mut Reading) {
+        for RuleViolation { rule, text } in reading.breaches.drain(..) {
+            self.add(rule, text);
+        }
+        match reading.problem {
             Some(Problem::Header(error)) => self.rpc(&error),
             Some(Problem::Body(error)) => {
                 let rule = match error {

@@ -15,9 +15,9 @@ use crate::answerable::Answerable;
 use crate::call::{self, Call, Waiting};
 use crate::check::{self, Violations};
 use crate::event::{ChunkKind, ConnectionEnd, Context, EventKind, Extension, Message};
-use crate::program::{self, Rpc};
+use crate::program::{self, Reading};
 use crate::pulled::ExposedReply;
-use crate::report::{report, report_answer, seen, target_of};
+use crate::report::{called_by, report, report_answer, seen};
 use crate::version2::Speaker;
 
 /// Calls of one side that wait for their Replies at most; beyond, the oldest one is given up.
@@ -319,10 +319,10 @@ impl Conversation {
             call.octets = seen.octets.to_vec();
             call.waits = Some(Waiting { invalidated: seen.invalidated, violations });
         } else {
-            let (rpc, problem) = program::read_call(parts.payload, &call.reduced_arguments());
-            violations.call_payload(problem);
-            call.rpc = rpc;
-            report(cx, &Message { rpc: rpc.as_ref(), ..*seen }, violations);
+            let mut reading = program::read_call(parts.payload, &call.reduced_arguments());
+            violations.call_payload(&mut reading);
+            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
+            report(cx, &reading.message(*seen), violations);
         }
         self.begin_call(cx, from, xid, call);
     }
@@ -422,15 +422,16 @@ impl Conversation {
         let Some(Waiting { invalidated, mut violations }) = call.waits.take() else { return };
         let octets = std::mem::take(&mut call.octets);
         let long_payload = call.position_zero().map(|chunk| chunk.usage.data.clone());
+        let mut reading = Reading::default();
         if let Some(stream) = long_payload.as_ref().filter(|stream| !stream.is_empty())
             && call.is_read()
         {
-            let (rpc, problem) = program::read_call(stream, &call.reduced_arguments());
-            violations.call_payload(problem);
+            reading = program::read_call(stream, &call.reduced_arguments());
+            violations.call_payload(&mut reading);
             violations.long_xid(xid, stream);
-            call.rpc = rpc;
+            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
+            self.held += call.sent.as_ref().map_or(0, |sent| sent.held());
         }
-        let rpc = call.rpc;
         let (frame, time) = (call.frame, call.time);
         if self.keep_data {
             call.octets.clone_from(&octets);
@@ -438,7 +439,7 @@ impl Conversation {
             self.held = self.held.saturating_sub(octets.len());
         }
         let seen = seen(from, &octets, invalidated);
-        let message = Message { long_payload: long_payload.as_deref(), rpc: rpc.as_ref(), ..seen };
+        let message = Message { long_payload: long_payload.as_deref(), ..reading.message(seen) };
         // The Call's own frame, not that of what completed it.
         let (now_frame, now) = (cx.frame, cx.time);
         (cx.frame, cx.time) = (frame, time);
@@ -531,16 +532,15 @@ impl Conversation {
         });
         let stream = if parts.is_long { long_payload } else { Some(parts.payload) };
         let reduced = call.as_ref().map(|call| call.reduced_results(&parts.lists)).unwrap_or_default();
-        let mut rpc: Option<Rpc> = None;
+        let mut reading = Reading::default();
         if let Some(stream) = stream {
-            let (found, problem) = program::read_reply(stream, target_of(call.as_ref()), &reduced);
-            violations.reply_payload(problem);
+            reading = program::read_reply(stream, called_by(call.as_ref()).as_ref(), &reduced);
+            violations.reply_payload(&mut reading);
             if long_payload.is_some() {
                 violations.long_xid(parts.xid, stream);
             }
-            rpc = found;
         }
-        let message = Message { long_payload, rpc: rpc.as_ref(), ..*seen };
+        let message = Message { long_payload, ..reading.message(*seen) };
         report_answer(cx, &message, call.as_ref(), violations);
     }
 

@@ -10,6 +10,7 @@ use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::{self, Done};
 use stag_wire::rpcrdma2::{Header2, OptionalOperation};
 
+use crate::compound::CapturedCompound;
 use crate::program::Rpc;
 
 /// An end of a connection.
@@ -184,6 +185,8 @@ pub struct Message<'a> {
     pub long_payload: Option<&'a [u8]>,
     /// What the Payload stream says.
     pub rpc: Option<&'a Rpc>,
+    /// Of NFS version 4: the operations, with arguments or with results.
+    pub compound: Option<&'a CapturedCompound>,
     /// The Call that it answers.
     pub answered: Option<Answered<'a>>,
     /// The rules that it breaks.

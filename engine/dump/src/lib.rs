@@ -3,7 +3,7 @@
 //! ```text
 //!  capture   a file: pcap, pcapng                        ┌ stream ── iwarp ┐
 //!  packet    a frame: link, IP, TCP or UDP  ── Analyzer ─┤                 ├─ conversation ── Event
-//!                                                        └──────── roce ───┘   call  check  program
+//!                                                        └──────── roce ───┘   call  check  program  compound
 //! ```
 //!
 //! The protocols are [`stag_wire`]'s; this crate has the parts that need memory: TCP streams, messages of several segments,
@@ -28,6 +28,7 @@ pub mod packet;
 mod answerable;
 mod call;
 mod check;
+mod compound;
 mod conversation;
 mod event;
 mod iwarp;
@@ -46,6 +47,7 @@ use std::time::Duration;
 
 use stag_wire::roce::PORT as ROCE_PORT;
 
+pub use compound::{CapturedCompound, CapturedOperation};
 pub use event::{
     Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, Endpoints, EventKind,
     Extension, IpProtocol, Message, Moved, RuleViolation, Setup, Termination, Totals,

@@ -1,12 +1,15 @@
-//! The RPC messages inside: program, version, procedure and status by name; the bodies of NFS version 3, NFSACL and MOUNT
-//! by their codecs, so that their chunks can be checked against the items that they hold.
+//! The RPC messages inside: program, version, procedure and status by name; the bodies of NFS versions 3 and 4, NFSACL and
+//! MOUNT by their codecs, so that their chunks can be checked against the items that they hold.
 
 use std::fmt;
+use std::sync::Arc;
 
 use stag_wire::rpc::{self, Accepted, AuthStat, CallHeader, Denied, ReplyBody, ReplyHeader};
 use stag_wire::xdr::{Decode, Reader, Reduced, XdrError};
-use stag_wire::{mount3, nfs3};
+use stag_wire::{mount3, nfs3, nfs4};
 
+use crate::compound::{self, CapturedCompound, SentCompound};
+use crate::event::{Message, RuleViolation};
 use crate::status;
 
 /// Program number of NFSACL.
@@ -84,7 +87,7 @@ impl CalledProcedure {
             100_000 => "PORTMAP",
             100_021 => "NLM",
             100_024 => "NSM",
-            TRANSIENT.. if self.version == 1 => "NFS-CB",
+            TRANSIENT.. if self.version == nfs4::CALLBACK_VERSION => "NFS-CB",
             _ => return None,
         })
     }
@@ -103,6 +106,16 @@ impl CalledProcedure {
             _ => &["NULL"],
         };
         names.get(usize::try_from(self.procedure).ok()?).copied()
+    }
+}
+
+impl CalledProcedure {
+    fn is_compound(&self) -> bool {
+        (self.program, self.version, self.procedure) == (nfs4::PROGRAM, nfs4::VERSION, nfs4::COMPOUND)
+    }
+
+    fn is_callback_compound(&self) -> bool {
+        self.program_name() == Some("NFS-CB") && self.procedure == nfs4::COMPOUND
     }
 }
 
@@ -179,31 +192,60 @@ pub(crate) enum Problem {
     Body(XdrError),
 }
 
+/// What a Payload stream says.
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    pub(crate) rpc: Option<Rpc>,
+    pub(crate) problem: Option<Problem>,
+    /// Of NFS version 4.
+    pub(crate) compound: Option<CapturedCompound>,
+    /// Rules that it breaks.
+    pub(crate) breaches: Vec<RuleViolation>,
+    /// Of a Call: what is needed to judge its Reply.
+    pub(crate) sent: Option<Arc<SentCompound>>,
+}
+
+impl Reading {
+    /// Completes what was seen of a message.
+    pub(crate) fn message<'a>(&'a self, seen: Message<'a>) -> Message<'a> {
+        Message { rpc: self.rpc.as_ref(), compound: self.compound.as_ref(), ..seen }
+    }
+}
+
+/// What a Reply answers, to read it.
+#[derive(Clone, Debug)]
+pub(crate) struct Called {
+    pub(crate) target: CalledProcedure,
+    pub(crate) sent: Option<Arc<SentCompound>>,
+}
+
 /// Reads a Call, from which the Read chunks `reduced` were moved out.
-pub(crate) fn read_call(payload: &[u8], reduced: &[Reduced]) -> (Option<Rpc>, Option<Problem>) {
+pub(crate) fn read_call(payload: &[u8], reduced: &[Reduced]) -> Reading {
+    let mut reading = Reading::default();
     let mut reader = Reader::with_reduced(payload, reduced);
     let header = match CallHeader::parse(&mut reader) {
         Ok(header) => header,
-        Err(error) => return (None, Some(Problem::Header(error))),
+        Err(error) => return Reading { problem: Some(Problem::Header(error)), ..reading },
     };
     let target =
         CalledProcedure { program: header.program, version: header.version, procedure: header.procedure };
+    reading.rpc = Some(Rpc::Call(target));
     // RPCSEC_GSS wraps the arguments.
-    let plain = header.credential.flavor != rpc::flavor::RPCSEC_GSS;
-    let problem = if plain { arguments(target, reader).err().map(Problem::Body) } else { None };
-    (Some(Rpc::Call(target)), problem)
+    if header.credential.flavor != rpc::flavor::RPCSEC_GSS
+        && let Err(error) = arguments(target, reader, &mut reading)
+    {
+        reading.problem = Some(Problem::Body(error));
+    }
+    reading
 }
 
-/// Reads the Reply to a Call of `target`, whose results went to the Write chunks `reduced`.
-pub(crate) fn read_reply(
-    payload: &[u8],
-    target: Option<CalledProcedure>,
-    reduced: &[Reduced],
-) -> (Option<Rpc>, Option<Problem>) {
+/// Reads the Reply to a Call, whose results went to the Write chunks `reduced`.
+pub(crate) fn read_reply(payload: &[u8], called: Option<&Called>, reduced: &[Reduced]) -> Reading {
+    let mut reading = Reading::default();
     let mut reader = Reader::with_reduced(payload, reduced);
     let header = match ReplyHeader::parse(&mut reader) {
         Ok(header) => header,
-        Err(error) => return (None, Some(Problem::Header(error))),
+        Err(error) => return Reading { problem: Some(Problem::Header(error)), ..reading },
     };
     let status = match header.body {
         ReplyBody::Accepted { outcome, .. } => match outcome {
@@ -217,12 +259,21 @@ pub(crate) fn read_reply(
         ReplyBody::Denied(Denied::RpcMismatch { .. }) => Status::NotExecuted("RPC_MISMATCH"),
         ReplyBody::Denied(Denied::AuthError(why)) => Status::Authentication(why),
     };
-    let (Status::Success, Some(target)) = (status, target) else {
-        return (Some(Rpc::Reply(target, status)), None);
+    let (Status::Success, Some(called)) = (status, called) else {
+        let target = called.map(|called| called.target);
+        return Reading { rpc: Some(Rpc::Reply(target, status)), ..reading };
     };
-    let status = program_status(target, reader.rest()).unwrap_or(status);
-    let problem = results(target, reader).err().map(Problem::Body);
-    (Some(Rpc::Reply(Some(target), status)), problem)
+    let status = program_status(called.target, reader.rest()).unwrap_or(status);
+    reading.rpc = Some(Rpc::Reply(Some(called.target), status));
+    if let Err(error) = results(called, reader, &mut reading) {
+        reading.problem = Some(Problem::Body(error));
+    }
+    reading
+}
+
+/// Names an nfsstat4.
+pub(crate) fn nfs4_status(number: u32) -> Status {
+    Status::Program { number, name: status::nfs4(number) }
 }
 
 /// Reads the status that the results of most procedures start with.
@@ -246,8 +297,10 @@ fn whole<'a, T: Decode<'a>>(mut reader: Reader<'a>) -> Result<(), XdrError> {
     reader.finish()
 }
 
-fn arguments(target: CalledProcedure, reader: Reader<'_>) -> Result<(), XdrError> {
+fn arguments(target: CalledProcedure, reader: Reader<'_>, reading: &mut Reading) -> Result<(), XdrError> {
     match (target.program, target.version) {
+        _ if target.is_compound() => compound::read_call(reader, reading),
+        _ if target.is_callback_compound() => compound::read_callback(reader, reading),
         (nfs3::PROGRAM, nfs3::VERSION) => nfs3_arguments(target.procedure, reader),
         (mount3::PROGRAM, mount3::VERSION) => match mount3::Procedure::from_number(target.procedure) {
             Some(mount3::Procedure::Mnt | mount3::Procedure::Umnt) => {
@@ -263,8 +316,11 @@ fn arguments(target: CalledProcedure, reader: Reader<'_>) -> Result<(), XdrError
     }
 }
 
-fn results(target: CalledProcedure, reader: Reader<'_>) -> Result<(), XdrError> {
+fn results(called: &Called, reader: Reader<'_>, reading: &mut Reading) -> Result<(), XdrError> {
+    let (target, sent) = (called.target, called.sent.as_deref());
     match (target.program, target.version) {
+        _ if target.is_compound() => compound::read_reply(reader, sent, reading),
+        _ if target.is_callback_compound() => compound::read_callback_reply(reader, sent, reading),
         (nfs3::PROGRAM, nfs3::VERSION) => nfs3_results(target.procedure, reader),
         (NFSACL, _) if reader.reduced().iter().any(|chunk| chunk.len != 0) => Err(XdrError::IneligibleChunk),
         _ => Ok(()),

@@ -9,8 +9,8 @@ use crate::call::{Call, Chunk};
 use crate::check::{self, Violations};
 use crate::conversation::{Conversation, Parts};
 use crate::event::{Answered, ChunkKind, Context, Message};
-use crate::program::{self, CalledProcedure};
-use crate::report::{report, report_answer, target_of};
+use crate::program::{self, Called, Reading};
+use crate::report::{called_by, report, report_answer};
 
 /// Replies of one side that are followed at once; beyond, those to come are only reported.
 const EXPOSED_MAX: usize = 4096;
@@ -22,7 +22,7 @@ pub(crate) struct ExposedReply {
     pub(crate) chunk: Chunk,
     frame: u64,
     time: Duration,
-    target: Option<CalledProcedure>,
+    called: Option<Called>,
     /// What its Write chunks hold.
     reduced: Vec<Reduced>,
     held: usize,
@@ -61,9 +61,9 @@ impl Conversation {
             let held = 512 + 96 * segments.len();
             party.expose_reply(segments.iter().map(|segment| segment.handle), xid);
             let chunk = Chunk::new(ChunkKind::Exposed, segments, true);
-            let (frame, time, target) = (cx.frame, cx.time, target_of(call.as_ref()));
+            let (frame, time, called) = (cx.frame, cx.time, called_by(call.as_ref()));
             let reduced = call.as_ref().map(|call| call.reduced_results(&parts.lists)).unwrap_or_default();
-            party.exposed.insert(xid, ExposedReply { chunk, frame, time, target, reduced, held });
+            party.exposed.insert(xid, ExposedReply { chunk, frame, time, called, reduced, held });
             self.held += held;
         }
         report_answer(cx, seen, call.as_ref(), violations);
@@ -107,16 +107,15 @@ impl Conversation {
         // A Requester that gave the Call up need not have read it (RR-4.1.3-c).
         let is_whole = reply.chunk.usage.moved >= reply.chunk.usage.offered;
         let long_payload = (is_whole && !stream.is_empty()).then_some(&stream[..]);
-        let mut rpc = None;
+        let mut reading = Reading::default();
         if let Some(stream) = long_payload {
-            let (found, problem) = program::read_reply(stream, reply.target, &reply.reduced);
-            violations.reply_payload(problem);
+            reading = program::read_reply(stream, reply.called.as_ref(), &reply.reduced);
+            violations.reply_payload(&mut reading);
             violations.long_xid(done.xid, stream);
-            rpc = found;
         }
         let chunks = [reply.chunk.usage];
         let answered = Some(Answered { frame: reply.frame, time: reply.time, chunks: &chunks, octets: &[] });
-        report(cx, &Message { long_payload, rpc: rpc.as_ref(), answered, ..*seen }, violations);
+        report(cx, &Message { long_payload, answered, ..reading.message(*seen) }, violations);
     }
 
     /// Takes an exposed Reply away, and its memory.

@@ -8,11 +8,12 @@ use crate::check::Violations;
 use crate::event::{
     Answered, ChunkUse, ConnectionEnd, Context, EventKind, Extension, Message, RuleViolation,
 };
-use crate::program::CalledProcedure;
+use crate::program::Called;
 
 /// What was called.
-pub(crate) fn target_of(call: Option<&Call>) -> Option<CalledProcedure> {
-    call.and_then(|call| call.rpc).and_then(|rpc| rpc.target())
+pub(crate) fn called_by(call: Option<&Call>) -> Option<Called> {
+    let call = call?;
+    Some(Called { target: call.rpc?.target()?, sent: call.sent.clone() })
 }
 
 /// A message of which only the header was looked at.
@@ -38,6 +39,7 @@ pub(crate) fn seen(from: ConnectionEnd, octets: &[u8], invalidated: Option<u32>)
         header,
         long_payload: None,
         rpc: None,
+        compound: None,
         answered: None,
         violations: &[],
     }

@@ -202,5 +202,11 @@ mod tests {
             let name = format!("MNT3ERR{}", format!("{status:?}").to_uppercase());
             assert_eq!(plain(mount3(status.number())), Some(name));
         }
+        let name =
+            |status: &stag_wire::nfs4::Status4| format!("NFS4ERR{}", format!("{status:?}").to_uppercase());
+        for status in &stag_wire::nfs4::Status4::ALL[1..] {
+            assert_eq!(plain(nfs4(status.number())), Some(name(status)));
+        }
+        assert_eq!(stag_wire::nfs4::Status4::ALL.len(), NFS4.len());
     }
 }

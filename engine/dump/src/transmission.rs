@@ -11,8 +11,8 @@ use crate::call::{Call, Chunk, Wanted, WantedItem};
 use crate::check::{self, Violations};
 use crate::conversation::{Conversation, Parts};
 use crate::event::{ChunkKind, ConnectionEnd, Context, Message};
-use crate::program::{self, CalledProcedure, Rpc};
-use crate::report::{report, report_answer, target_of};
+use crate::program::{self, Called, Reading};
+use crate::report::{called_by, report, report_answer};
 
 /// Octets of a group's Payload stream that are kept; a longer one is not read.
 const STREAM_LEN_MAX: usize = 2 << 20;
@@ -29,7 +29,7 @@ pub(crate) struct Group {
     stream: Option<Vec<u8>>,
     reduced: Vec<Reduced>,
     /// Of a Reply: what was called.
-    target: Option<CalledProcedure>,
+    called: Option<Called>,
 }
 
 /// The part of the Payload stream in a transmission; what its header claims may be more than there is.
@@ -209,20 +209,22 @@ impl Conversation {
             next: 1,
             stream: Some(stream.to_vec()),
             reduced,
-            target: None,
+            called: None,
         };
+        let mut reading = Reading::default();
         if let Some(group) = self.begin_group(from, group) {
-            let (rpc, problem) = program::read_call(stream, &group.reduced);
-            violations.call_payload(problem);
-            call.rpc = rpc;
+            reading = program::read_call(stream, &group.reduced);
+            violations.call_payload(&mut reading);
+            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
         } else {
             // The header is enough to know what is called; the arguments go on.
-            call.rpc = program::read_call(stream, &[]).0;
+            reading.rpc = program::read_call(stream, &[]).rpc;
+            call.rpc = reading.rpc;
         }
         if let Err(refused) = header_start(message, stream) {
             violations.version_2(&refused);
         }
-        report(cx, &Message { rpc: call.rpc.as_ref(), ..*seen }, violations);
+        report(cx, &reading.message(*seen), violations);
         self.begin_call(cx, from, xid, call);
     }
 
@@ -273,15 +275,14 @@ impl Conversation {
             next: 1,
             stream: Some(stream.to_vec()),
             reduced,
-            target: target_of(call.as_ref()),
+            called: called_by(call.as_ref()),
         };
-        let mut rpc: Option<Rpc> = None;
+        let mut reading = Reading::default();
         if let Some(group) = self.begin_group(seen.from, group) {
-            let (found, problem) = program::read_reply(stream, group.target, &group.reduced);
-            violations.reply_payload(problem);
-            rpc = found;
+            reading = program::read_reply(stream, group.called.as_ref(), &group.reduced);
+            violations.reply_payload(&mut reading);
         }
-        report_answer(cx, &Message { rpc: rpc.as_ref(), ..*seen }, call.as_ref(), violations);
+        report_answer(cx, &reading.message(*seen), call.as_ref(), violations);
     }
 
     /// Compares a Reply's items with what its Call wanted.
@@ -376,15 +377,29 @@ impl Conversation {
             Conversation::note(cx, from, "a message of more than 2 MiB in transmissions: it is not read");
             return report(cx, seen, violations);
         };
-        let (rpc, problem) = match group.direction {
-            MessageType::Call => program::read_call(stream, &group.reduced),
-            MessageType::Reply => program::read_reply(stream, group.target, &group.reduced),
+        let reading = match group.direction {
+            MessageType::Call => {
+                let mut reading = program::read_call(stream, &group.reduced);
+                violations.call_payload(&mut reading);
+                self.keep_sent(from, group.xid, &mut reading);
+                reading
+            }
+            MessageType::Reply => {
+                let mut reading = program::read_reply(stream, group.called.as_ref(), &group.reduced);
+                violations.reply_payload(&mut reading);
+                reading
+            }
         };
-        match group.direction {
-            MessageType::Call => violations.call_payload(problem),
-            MessageType::Reply => violations.reply_payload(problem),
+        report(cx, &Message { long_payload: Some(stream), ..reading.message(*seen) }, violations);
+    }
+
+    /// Keeps the operations of a Call that was read late.
+    fn keep_sent(&mut self, from: ConnectionEnd, xid: u32, reading: &mut Reading) {
+        if let Some(call) = self.parties[from.index()].calls.get_mut(&xid) {
+            let before = call.held();
+            call.sent = reading.sent.take();
+            self.held = (self.held + call.held()).saturating_sub(before);
         }
-        report(cx, &Message { rpc: rpc.as_ref(), long_payload: Some(stream), ..*seen }, violations);
     }
 }
 

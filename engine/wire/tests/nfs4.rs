@@ -28,7 +28,7 @@ fn encoded(value: &impl Encode) -> Vec<u8> {
     writer.written().to_vec()
 }
 
-/// RFC 8881 section 17, RFC 7862 section 13: what a server answers that executes nothing but what it must.
+/// 8178-8.4-a, 8881-17-a, 8881-16.2.3-d: what each minor version knows (RFC 8881 section 17, RFC 7862 section 13).
 #[test]
 fn notsupp_and_op_illegal_are_told_apart_in_each_minor_version() {
     for number in (0..200).chain([10_043, 10_044, 10_045, u32::MAX]) {
@@ -96,7 +96,7 @@ fn callbacks_are_known_since_their_minor_version() {
     }
 }
 
-/// RFC 8881 section 5.6 and 5.7, RFC 7862 section 12.2, RFC 8275, RFC 8276.
+/// 8881-5.5-a (RFC 8881 section 5.6 and 5.7, RFC 7862 section 12.2, RFC 8275, RFC 8276).
 #[test]
 fn attributes_are_settable_and_known_as_the_rfcs_say() {
     let numbers = |belongs: &dyn Fn(Attribute) -> bool| -> Vec<u32> {
@@ -125,6 +125,7 @@ fn statuses_have_the_numbers_of_the_rfcs() {
     assert_eq!((Status4::Xattr2Big.number(), Status4::NoXattr.number()), (10_096, 10_095));
 }
 
+/// 8881-18.7.3-b
 #[test]
 fn bitmaps_keep_unknown_words_and_end_at_their_limit() {
     // Bit 1000, as a test of other servers asks for.
@@ -147,6 +148,7 @@ fn bitmaps_keep_unknown_words_and_end_at_their_limit() {
     assert_eq!(encoded(&Bitmap::from_words([0, 1, 0])), [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1]);
 }
 
+/// 8881-18.30.3-a
 #[test]
 fn an_unknown_attribute_is_told_from_a_malformed_one() {
     let list =
@@ -272,6 +274,7 @@ fn eligible_items_are_those_that_the_table_marks() {
     reply.operations.finish().unwrap();
 }
 
+/// 7530-15.2.4-a
 #[test]
 fn operations_before_an_unknown_or_malformed_one_are_read() {
     let mut message = compound(&[Argument4::Getfh(())]);

@@ -7,8 +7,8 @@ use stag::wire::cm_private_data::PrivateData;
 use stag::wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
 use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
-    CapturedEvent, ChunkKind, ConnectionEnd, EventKind, Extension, Message, Rpc, RuleViolation, Setup,
-    Status, Totals,
+    CapturedCompound, CapturedEvent, CapturedOperation, ChunkKind, ConnectionEnd, EventKind, Extension,
+    Message, Rpc, RuleViolation, Setup, Status, Totals,
 };
 
 use super::{Show, version2};
@@ -90,6 +90,34 @@ struct RpcObject {
     name: Option<String>,
     status: Option<String>,
     status_number: Option<u32>,
+    /// Of a Call of NFS version 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    minor_version: Option<u32>,
+    /// Of NFS version 4.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    operations: Option<Vec<OperationObject>>,
+    /// Operations that are not listed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unlisted: Option<u32>,
+}
+
+#[derive(Serialize)]
+struct OperationObject {
+    number: u32,
+    name: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<String>,
+    /// Arguments or results, field by field.
+    text: String,
+}
+
+fn operation(found: &CapturedOperation) -> OperationObject {
+    OperationObject {
+        number: found.number,
+        name: found.name,
+        status: found.status.map(|status| status.to_string()),
+        text: found.text.clone(),
+    }
 }
 
 #[derive(Serialize)]
@@ -298,7 +326,7 @@ fn set_up(frame: u64, from: ConnectionEnd, setup: &Setup<'_>) -> SetupObject {
     }
 }
 
-fn rpc(rpc: &Rpc) -> RpcObject {
+fn rpc(rpc: &Rpc, compound: Option<&CapturedCompound>) -> RpcObject {
     let target = rpc.target();
     let (kind, status) = match rpc {
         Rpc::Call(_) => ("call", None),
@@ -315,6 +343,9 @@ fn rpc(rpc: &Rpc) -> RpcObject {
             Some(Status::Program { number, .. }) => Some(*number),
             _ => None,
         },
+        minor_version: compound.and_then(|compound| compound.minor_version),
+        operations: compound.map(|compound| compound.operations.iter().map(operation).collect()),
+        unlisted: compound.map(|compound| compound.unlisted),
     }
 }
 
@@ -376,7 +407,7 @@ fn message<'a>(event: &CapturedEvent<'_>, message: &Message<'a>) -> MessageObjec
             })
             .or_else(|| header2.and_then(version2::error)),
         operation: header2.zip(operation).map(|(header, found)| version2::object(header, found)),
-        rpc: message.rpc.map(rpc),
+        rpc: message.rpc.map(|found| rpc(found, message.compound)),
         invalidated: message.invalidated,
         call_frame: message.answered.map(|answered| answered.frame),
         latency_ns: message

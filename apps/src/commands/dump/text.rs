@@ -73,6 +73,14 @@ impl Show for Text {
             EventKind::Setup(from, setup) => tell(&place(arrow(*from)), set_up(setup), out),
             EventKind::Message(message) => {
                 tell(&place(arrow(message.from)), line(message, event.time), out)?;
+                if let Some(compound) = message.compound {
+                    let place = place('.');
+                    compound.operations.iter().try_for_each(|operation| tell(&place, operation, out))?;
+                    if compound.unlisted > 0 {
+                        let more = count(u64::from(compound.unlisted), "more operation");
+                        tell(&place, format_args!("and {more}"), out)?;
+                    }
+                }
                 message.violations.iter().try_for_each(|broken| violation(broken, place('!'), out))
             }
             EventKind::Violation(from, broken) => {
@@ -209,6 +217,9 @@ fn line(message: &Message<'_>, time: Duration) -> String {
     match message.rpc {
         Some(Rpc::Call(target)) => {
             let _ = write!(text, " Call {target}");
+            if let Some(minor_version) = message.compound.and_then(|compound| compound.minor_version) {
+                let _ = write!(text, " 4.{minor_version}");
+            }
         }
         Some(Rpc::Reply(target, status)) => {
             text.push_str(" Reply");

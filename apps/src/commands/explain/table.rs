@@ -7,7 +7,7 @@ use serde::Deserialize;
 /// The kind whose numbers are layer, error type and code.
 pub(super) const TERMINATE: &str = "terminate";
 
-const FILES: [&str; 22] = [
+const FILES: [&str; 23] = [
     include_str!("tables/wc.toml"),
     include_str!("tables/cm-event.toml"),
     include_str!("tables/cm-reject.toml"),
@@ -21,6 +21,7 @@ const FILES: [&str; 22] = [
     include_str!("tables/rpc.toml"),
     include_str!("tables/rpc-auth.toml"),
     include_str!("tables/nfs3.toml"),
+    include_str!("tables/nfs4.toml"),
     include_str!("tables/mount3.toml"),
     include_str!("tables/stag-disconnect.toml"),
     include_str!("tables/stag-work.toml"),

@@ -8,7 +8,6 @@ use stag_wire::nfs4::callback::OffloadOutcome;
 use stag_wire::nfs4::compound::{
     CbCompoundCall, CbCompoundReply, CompoundCall, CompoundReply, OperationsWriter, locate_write,
 };
-use stag_wire::nfs4::open::{CreateHow4, OpenHow};
 use stag_wire::nfs4::operation::{Argument4, CbArgument, CbOutcome, Outcome4};
 use stag_wire::nfs4::{self};
 use stag_wire::xdr::{Reader, Writer};
@@ -47,7 +46,7 @@ fn call(reader: Reader<'_>, writer: &mut Writer<'_>, counts: &mut Operations) {
         if let (Argument4::Write(write), None) = (&item, found) {
             found = Some(write.data.0.len());
         }
-        same_attributes(arguments_attributes(&item));
+        item.attributes().into_iter().for_each(same_attributes);
         again.push(&item).unwrap();
         *counts.entry(item.operation().name()).or_default() += 1;
     }
@@ -62,7 +61,7 @@ fn reply(reader: Reader<'_>, writer: &mut Writer<'_>, counts: &mut Operations) {
     let mut last = status;
     while let Some(item) = operations.next_item() {
         let item: Outcome4<'_> = item.unwrap();
-        same_attributes(results_attributes(&item));
+        item.attributes().for_each(same_attributes);
         last = item.status();
         again.push_result(&item).unwrap();
         *counts.entry(item.operation().name()).or_default() += 1;
@@ -100,42 +99,18 @@ fn callback_reply(reader: Reader<'_>, writer: &mut Writer<'_>, counts: &mut Oper
     again.finish();
 }
 
-fn arguments_attributes<'a>(item: &Argument4<'a>) -> Vec<AttributeList<'a>> {
-    match item {
-        Argument4::Setattr(arguments) => vec![arguments.attributes],
-        Argument4::Create(arguments) => vec![arguments.attributes],
-        Argument4::Verify(list) | Argument4::Nverify(list) => vec![*list],
-        Argument4::Open(arguments) => match arguments.how {
-            OpenHow::Create(CreateHow4::Unchecked(list) | CreateHow4::Guarded(list)) => vec![list],
-            OpenHow::Create(CreateHow4::Exclusive41(both)) => vec![both.attributes],
-            _ => Vec::new(),
-        },
-        _ => Vec::new(),
-    }
-}
-
-fn results_attributes<'a>(item: &Outcome4<'a>) -> Vec<AttributeList<'a>> {
-    match item {
-        Outcome4::Getattr(Ok(list)) => vec![*list],
-        Outcome4::Readdir(Ok(list)) => list.entries.into_iter().map(|entry| entry.attributes).collect(),
-        _ => Vec::new(),
-    }
-}
-
 /// Decodes each attribute, and encodes all again.
-fn same_attributes(lists: Vec<AttributeList<'_>>) {
-    for list in lists {
-        let values: Vec<_> = list.values().collect::<Result<_, _>>().unwrap();
-        let mut left = values.iter();
-        let mut buf = vec![0xff; list.values.len() + 64];
-        let mut writer = Writer::new(&mut buf);
-        AttributeList::encode_with(&mut writer, &list.mask, |attribute| {
-            let (next, value) = left.next().unwrap();
-            assert_eq!(*next, attribute);
-            *value
-        })
-        .unwrap();
-        let again: AttributeList<'_> = Reader::new(writer.written()).value().unwrap();
-        assert_eq!((again, left.len()), (list, 0));
-    }
+fn same_attributes(list: AttributeList<'_>) {
+    let values: Vec<_> = list.values().collect::<Result<_, _>>().unwrap();
+    let mut left = values.iter();
+    let mut buf = vec![0xff; list.values.len() + 64];
+    let mut writer = Writer::new(&mut buf);
+    AttributeList::encode_with(&mut writer, &list.mask, |attribute| {
+        let (next, value) = left.next().unwrap();
+        assert_eq!(*next, attribute);
+        *value
+    })
+    .unwrap();
+    let again: AttributeList<'_> = Reader::new(writer.written()).value().unwrap();
+    assert_eq!((again, left.len()), (list, 0));
 }

@@ -7,6 +7,7 @@
 //! A list is checked whole when it is decoded; the iterator over it cannot fail. A server appends entries
 //! one by one until [`Listing::push`] says that the client's limits, or the buffer, hold no more.
 
+use core::fmt;
 use core::marker::PhantomData;
 
 use super::value::records;
@@ -40,7 +41,7 @@ records! {
 }
 
 /// The results of READDIR (READDIR3resok) or of READDIRPLUS (READDIRPLUS3resok).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ListOk<'a, E> {
     /// The directory's attributes.
     pub attributes: PostOpAttributes,
@@ -50,6 +51,18 @@ pub struct ListOk<'a, E> {
     pub entries: Entries<'a, E>,
     /// Whether the last entry of the directory is among them.
     pub eof: bool,
+}
+
+impl<'a, E: Decode<'a> + fmt::Debug> fmt::Debug for ListOk<'a, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ListOk { attributes, verifier, entries, eof } = self;
+        f.debug_struct("ListOk")
+            .field("attributes", attributes)
+            .field("verifier", verifier)
+            .field("entries", entries)
+            .field("eof", eof)
+            .finish()
+    }
 }
 
 /// READDIR3res.
@@ -78,11 +91,24 @@ impl<E> Encode for ListOk<'_, E> {
 }
 
 /// A checked list of entries, still in XDR.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(PartialEq, Eq)]
 pub struct Entries<'a, E> {
     /// The whole list with its final 0, checked by `decode`.
     octets: &'a [u8],
     entry: PhantomData<E>,
+}
+
+/// Entries that [`Entries`] shows at most.
+const SHOWN_ENTRIES_MAX: usize = 4;
+
+impl<'a, E: Decode<'a> + fmt::Debug> fmt::Debug for Entries<'a, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.into_iter().take(SHOWN_ENTRIES_MAX)).finish()?;
+        match self.into_iter().count() {
+            count if count > SHOWN_ENTRIES_MAX => write!(f, "...({count} of them)"),
+            _ => Ok(()),
+        }
+    }
 }
 
 impl<E> Clone for Entries<'_, E> {

@@ -1,6 +1,8 @@
 //! How values become XDR and back: macros for records and numbers, and the small values that all others are
 //! made of.
 
+use core::fmt;
+
 use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status};
 use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
@@ -191,7 +193,7 @@ impl Name<'_> {
 macro_rules! eligible {
     ($($(#[$meta:meta])* $name:ident up to $max:expr;)*) => {$(
         $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, PartialEq, Eq)]
         pub struct $name<'a>(pub Item<'a>);
 
         impl<'a> Decode<'a> for $name<'a> {
@@ -220,6 +222,22 @@ eligible! {
     /// The data of READ and WRITE. No limit of its own: what is in the stream is bounded by the message,
     /// and a chunk by what its receiver agreed to.
     Data up to u32::MAX;
+}
+
+/// Where the data is and how long; not the data, which is the user's.
+impl fmt::Debug for Data<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Item::Inline(octets) => write!(f, "{} octets", octets.len()),
+            Item::Reduced { .. } => self.0.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Path<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl Path<'_> {

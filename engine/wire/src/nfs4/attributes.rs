@@ -221,7 +221,7 @@ macro_rules! attribute_types {
 
 attribute_types! {
     /// A set of attributes.
-    Bitmap(Bitmap<'a>),
+    Set(AttributeSet<'a>),
     /// What an object is.
     FileType(FileType4),
     /// A word.
@@ -336,7 +336,7 @@ macro_rules! attributes {
 
 attributes! {
     /// Which attributes the object has.
-    SupportedAttrs = 0 "supported_attrs" Bitmap Get 0;
+    SupportedAttrs = 0 "supported_attrs" Set Get 0;
     /// What the object is.
     Type = 1 "type" FileType Get 0;
     /// When handles expire; bits of [`expire`].
@@ -486,7 +486,7 @@ attributes! {
     /// Sets some bits of the mode.
     ModeSetMasked = 74 "mode_set_masked" ModeMasked Set 1;
     /// Which attributes an exclusive create sets.
-    SuppattrExclcreat = 75 "suppattr_exclcreat" Bitmap Get 1;
+    SuppattrExclcreat = 75 "suppattr_exclcreat" Set Get 1;
     /// What the file system does with character sets.
     FsCharsetCap = 76 "fs_charset_cap" U32 Get 1;
     /// Alignment of CLONE.
@@ -501,6 +501,37 @@ attributes! {
     ModeUmask = 81 "mode_umask" ModeUmask Set 2;
     /// Whether there are extended attributes (RFC 8276).
     XattrSupport = 82 "xattr_support" Bool Get 2;
+}
+
+/// A set of attributes (bitmap4), shown by their names.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct AttributeSet<'a>(pub Bitmap<'a>);
+
+impl<'a> Decode<'a> for AttributeSet<'a> {
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
+        reader.value().map(AttributeSet)
+    }
+}
+
+impl Encode for AttributeSet<'_> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        writer.value(&self.0)
+    }
+}
+
+impl core::fmt::Debug for AttributeSet<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let mut set = f.debug_set();
+        for number in self.0.iter() {
+            match Attribute::from_number(number) {
+                Some(attribute) => set.entry(&format_args!("{}", attribute.name())),
+                None => set.entry(&number),
+            };
+        }
+        set.finish()
+    }
 }
 
 impl Attribute {

@@ -1,6 +1,6 @@
 //! Callbacks: arguments and results of the operations of CB_COMPOUND.
 
-use super::attributes::{AttributeList, Fsid};
+use super::attributes::{AttributeList, AttributeSet, Fsid};
 use super::extended::WriteResponse;
 use super::open::{Delegation, StateOwner};
 use super::pnfs::LayoutIoMode;
@@ -23,7 +23,7 @@ records! {
         /// Whose attributes.
         handle: Handle4<'a>,
         /// Which: size and change.
-        request: Bitmap<'a>,
+        request: AttributeSet<'a>,
     }
 
     /// CB_RECALL4args.

@@ -1,7 +1,7 @@
 //! READDIR: lists of entries, read by [`Entries`], written by [`DirectoryWriter`].
 
-use super::attributes::AttributeList;
-use super::{Bitmap, Entries, Name4, Status4, Verifier4};
+use super::attributes::{AttributeList, AttributeSet};
+use super::{Entries, Name4, Status4, Verifier4};
 use crate::nfs3::value::records;
 use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padding};
 
@@ -17,7 +17,7 @@ records! {
         /// Bytes of READDIR4resok at most.
         maxcount: u32,
         /// The attributes asked for.
-        request: Bitmap<'a>,
+        request: AttributeSet<'a>,
     }
 
     /// An entry (entry4).

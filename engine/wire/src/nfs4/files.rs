@@ -1,10 +1,8 @@
 //! Operations on handles, names, attributes and data: those of every minor version.
 
-use super::attributes::AttributeList;
+use super::attributes::{AttributeList, AttributeSet};
 use super::value::{OperationResult, unions};
-use super::{
-    Bitmap, Data, DeviceNumber, FileType4, Handle4, Name4, Path, Stable, StateId, Status4, Verifier4,
-};
+use super::{Data, DeviceNumber, FileType4, Handle4, Name4, Path, Stable, StateId, Status4, Verifier4};
 use crate::nfs3::value::records;
 use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
@@ -46,7 +44,7 @@ records! {
         /// The directory before and after.
         directory: ChangeInfo,
         /// The attributes that were set.
-        attributes_set: Bitmap<'a>,
+        attributes_set: AttributeSet<'a>,
     }
 
     /// A directory before and after an operation (change_info4).
@@ -62,7 +60,7 @@ records! {
     /// GETATTR4args.
     GetattrArguments4<'a> {
         /// The attributes asked for.
-        request: Bitmap<'a>,
+        request: AttributeSet<'a>,
     }
 
     /// RENAME4args.
@@ -94,7 +92,7 @@ records! {
         /// The status.
         status: Status4,
         /// The attributes that were set.
-        attributes_set: Bitmap<'a>,
+        attributes_set: AttributeSet<'a>,
     }
 
     /// READ4resok.

@@ -1,7 +1,7 @@
 //! OPEN in all its forms, CLOSE, OPEN_CONFIRM, OPEN_DOWNGRADE, and delegations.
 
 use super::acl::Ace;
-use super::attributes::AttributeList;
+use super::attributes::{AttributeList, AttributeSet};
 use super::files::ChangeInfo;
 use super::value::unions;
 use super::{Bitmap, Name4, OWNER_LEN_MAX, Opaque, StateId, Verifier4};
@@ -41,7 +41,7 @@ records! {
         /// Bits of [`open_result`].
         flags: u32,
         /// The attributes that were set.
-        attributes_set: Bitmap<'a>,
+        attributes_set: AttributeSet<'a>,
         /// A delegation, or why there is none.
         delegation: Delegation<'a>,
     }

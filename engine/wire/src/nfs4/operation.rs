@@ -383,3 +383,33 @@ impl Operation4 {
         matches!(self, Operation4::Read | Operation4::Readlink)
     }
 }
+
+impl<'a> Argument4<'a> {
+    /// Returns the attributes among the arguments, still in XDR.
+    #[must_use]
+    pub const fn attributes(&self) -> Option<AttributeList<'a>> {
+        match self {
+            Argument4::Setattr(arguments) => Some(arguments.attributes),
+            Argument4::Create(arguments) => Some(arguments.attributes),
+            Argument4::Verify(list) | Argument4::Nverify(list) => Some(*list),
+            Argument4::Open(arguments) => match arguments.how {
+                OpenHow::Create(CreateHow4::Unchecked(list) | CreateHow4::Guarded(list)) => Some(list),
+                OpenHow::Create(CreateHow4::Exclusive41(both)) => Some(both.attributes),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Outcome4<'a> {
+    /// Returns the attributes among the results, still in XDR: GETATTR's, or those of each of READDIR's entries.
+    pub fn attributes(&self) -> impl Iterator<Item = AttributeList<'a>> + use<'a> {
+        let (one, entries) = match self {
+            Outcome4::Getattr(Ok(list)) => (Some(*list), None),
+            Outcome4::Readdir(Ok(list)) => (None, Some(list.entries)),
+            _ => (None, None),
+        };
+        one.into_iter().chain(entries.into_iter().flatten().map(|entry| entry.attributes))
+    }
+}
