@@ -11,6 +11,7 @@
 mod dump;
 mod iwarp;
 mod nfs;
+mod nfs4;
 mod programs;
 mod proto;
 mod stream;
@@ -21,6 +22,7 @@ mod wire;
 pub use dump::dump;
 pub use iwarp::iwarp_receive;
 pub use nfs::{mount3, nfs3_call, nfs3_reply};
+pub use nfs4::{nfs4_attributes, nfs4_call, nfs4_callback, nfs4_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
 pub use stream::record_marking;
@@ -41,6 +43,10 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("xdr_reader", xdr_reader),
     ("nfs3_call", nfs3_call),
     ("nfs3_reply", nfs3_reply),
+    ("nfs4_call", nfs4_call),
+    ("nfs4_reply", nfs4_reply),
+    ("nfs4_callback", nfs4_callback),
+    ("nfs4_attributes", nfs4_attributes),
     ("mount3", mount3),
     ("rpcbind", rpcbind),
     ("nfsacl", nfsacl),

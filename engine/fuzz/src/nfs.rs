@@ -69,7 +69,7 @@ pub(crate) fn write_again<T: Encode + Debug>(value: &T, len: usize) -> (Vec<u8>,
 }
 
 /// Splits an input into the chunk beside the stream, and the stream.
-fn split_chunk(input: &[u8]) -> Option<(Option<Reduced>, &[u8])> {
+pub(crate) fn split_chunk(input: &[u8]) -> Option<(Option<Reduced>, &[u8])> {
     let ([kind, length @ ..], stream) = input.split_first_chunk::<5>()?;
     let len = u32::from_be_bytes(*length);
     let chunk = match kind {
