@@ -61,8 +61,9 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     groups+=(twins:off+2:/mem:tcp twins:tcp+2:/dir:rdma)
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
-    groups=(client:off:/mem:all client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
-    groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few server:verbs-rxe:few)
+    groups=(client:off:/mem:files,directory,links,names,acl,holes,tree,parallel,basic,special,git)
+    groups+=(client:crc:/dir:few client:p2p:/mem:files locks:off:/mem kill:off:/dir:2 server:off server:asked:few public:/mem)
+    groups+=("client:verbs-siw:/mem:files,links" "client:verbs-rxe:/mem:files,links" server:verbs-siw:few)
     groups+=("client:off+4:/mem:files,parallel" twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
 fi
 
