@@ -11,18 +11,12 @@ use stag_fabric::{
     WholeMessage,
 };
 use stag_memory::Buf;
-use stag_proto::requester::ExposedMemory;
-use stag_wire::rpc::{NullCall, emit_success, take_success};
+use stag_wire::rpc::{NullCall, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, SingleChunk};
-use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
+use stag_wire::xdr::{Reader, Reduced, Writer};
 
-use crate::client::calling::{self, Calling, ReplyMessage};
-use crate::client::making::Making;
-use crate::client::{Chunks, Results};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
-use crate::fault::fault;
-use crate::few::Few;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pulling::{Pull, take_at_once};
 use crate::server::serving::{ArrivedSingle, Carriage, Serving};
@@ -188,105 +182,6 @@ impl Connection {
 #[inline(always)]
 fn is_reply(stream: &[u8]) -> bool {
     stream.get(4..8).is_some_and(|kind| kind == REPLY)
-}
-
-impl Calling {
-    /// Builds and sends a Call without chunks where it leaves. `false`: there is no room there, and nothing happened.
-    #[inline(always)]
-    pub(crate) fn send_in_place<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        making: &Making<'_>,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> bool {
-        let room = (self.requester.parameters().call_threshold - calling::HEADER_LEN_MIN) as usize;
-        let Core { provider, state } = core;
-        let is_sent = provider.build_plain(making.id, |space| {
-            let room = room.min(space.len());
-            let mut writer = Writer::new(&mut space[..room]);
-            making.write_payload(&mut writer, &encode).ok()?;
-            let len = writer.position();
-            if !self.kept.is_empty() {
-                self.keep_apart(making, &space[..len], &[], &Chunks::default());
-            }
-            self.occupy(state, making);
-            Some((self.requester.emit_plain(making.call), len))
-        });
-        if is_sent {
-            state.statistics.calls_sent += 1;
-            state.statistics.messages_short += 1;
-        }
-        is_sent
-    }
-
-    /// Takes in a Reply without chunks where it arrived. `false`: it is for the general way, and nothing happened.
-    #[inline(always)]
-    fn complete_plain(&mut self, state: &mut EngineState, credits: u32, stream: &[u8]) -> bool {
-        let Some(xid) = stream.first_chunk().map(|xid| u32::from_be_bytes(*xid)) else { return false };
-        let mut reader = Reader::new(stream);
-        if !take_success(&mut reader, xid) {
-            return false;
-        }
-        let results = reader.rest();
-        if results.is_empty() {
-            return self.complete_with(state, credits, stream, None);
-        }
-        self.complete_results(state, (credits, stream), results)
-    }
-
-    /// As [`Calling::complete_plain`], of a Reply with results.
-    // Not inline: a Reply without results must not set up the buffer for them.
-    #[inline(never)]
-    fn complete_results(
-        &mut self,
-        state: &mut EngineState,
-        (credits, stream): (u32, &[u8]),
-        results: &[u8],
-    ) -> bool {
-        let Some(buf) = state.pools.messages.take_copy(results) else { return false };
-        self.complete_with(state, credits, stream, Some(buf))
-    }
-
-    /// Completes the Call of a Reply without chunks, whose results are all of `message`.
-    #[inline(always)]
-    fn complete_with(
-        &mut self,
-        state: &mut EngineState,
-        credits: u32,
-        stream: &[u8],
-        message: Option<Buf>,
-    ) -> bool {
-        let Some(call) = self.requester.handle_plain(credits, stream) else { return false };
-        self.heard = state.now;
-        state.statistics.replies_received += 1;
-        if self.note_answered(call) {
-            let result = Ok(Results::short(message, 0));
-            self.hand_over(state, call, result, Few::new());
-        } else {
-            state.faults.push((self.name, fault("a Call that waits for its Reply is over")));
-        }
-        true
-    }
-
-    /// Takes in a Reply with one chunk of one segment, or to a Call with one, where it arrived. `false`: it is for the general
-    /// way, and nothing happened.
-    #[inline(never)]
-    fn complete_whole(&mut self, state: &mut EngineState, message: WholeMessage<'_>) -> bool {
-        let WholeMessage { octets, invalidated, exposed, .. } = message;
-        // Memory that is still exposed has to be fenced, which takes the provider.
-        let Some(handle) = invalidated else { return false };
-        if state.pools.messages.free_units() == 0 {
-            return false;
-        }
-        let Some(reply) = self.requester.handle_short(octets, Some(handle.0)) else { return false };
-        self.heard = state.now;
-        state.statistics.remote_invalidations += 1;
-        let message = ReplyMessage::Shown(octets);
-        if self.complete_short(state, &reply, message, invalidated, exposed) == ExposedMemory::Exposed {
-            state.fault(self.name, "a handle is invalidated, and exposed");
-        }
-        true
-    }
 }
 
 /// A Call without chunks, where it arrived.

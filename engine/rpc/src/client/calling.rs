@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::{Exposed, Fence, Handle, Provider};
-use stag_memory::{Buf, Pool};
+use stag_memory::Buf;
 use stag_proto::parameters::Parameters;
-use stag_proto::requester::{
-    self, CallFailure, ExposedMemory, ReplyPayload, Requester, RequesterConfig, RequesterReceived, ShortReply,
-};
+use stag_proto::requester::{self, ExposedMemory, Requester, RequesterConfig};
 
 use crate::ConnectionId;
 use crate::client::keepalive::Liveness;
@@ -16,7 +14,7 @@ use crate::client::offering::Lists;
 use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
-use crate::client::slot::{Ending, Slot, Stage, results_start};
+use crate::client::slot::{Ending, Slot, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CompletedCall, Results};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
@@ -28,55 +26,6 @@ pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32
 
 /// Positions of a Call's reduced arguments, in order.
 pub(crate) type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
-
-/// The message of a Reply.
-pub(crate) enum ReplyMessage<'a> {
-    /// Shown where it arrived: the pool of messages has a buffer for it.
-    Shown(&'a [u8]),
-    /// In the buffer of its Receive.
-    Held(Buf),
-}
-
-impl ReplyMessage<'_> {
-    #[inline(always)]
-    fn octets(&self) -> &[u8] {
-        match self {
-            ReplyMessage::Shown(octets) => octets,
-            ReplyMessage::Held(buf) => buf,
-        }
-    }
-
-    /// The whole message, in a buffer.
-    #[inline(always)]
-    fn into_buf(self, messages: &Pool) -> Option<Buf> {
-        match self {
-            ReplyMessage::Shown(octets) => messages.take_copy(octets),
-            ReplyMessage::Held(buf) => Some(buf),
-        }
-    }
-
-    /// The results in it, from its octet `first` on. `reduced` octets of others are in a Write chunk.
-    #[inline(always)]
-    pub(crate) fn into_results(
-        self,
-        messages: &Pool,
-        first: u32,
-        reduced: u32,
-    ) -> Result<Results, CallError> {
-        match self {
-            ReplyMessage::Shown(octets) => {
-                let results = &octets[first as usize..];
-                if results.is_empty() {
-                    return Ok(Results::short(None, reduced));
-                }
-                let copy = messages.take_copy(results);
-                let copy = copy.ok_or(CallError::NoMemory { len: octets.len() as u32 })?;
-                Ok(Results::short(Some(copy), reduced))
-            }
-            ReplyMessage::Held(buf) => Ok(Results::new(buf, first, reduced)),
-        }
-    }
-}
 
 /// The client half of a connection.
 #[derive(Debug)]
@@ -317,199 +266,6 @@ impl Calling {
             }
         }
         liveness
-    }
-
-    /// Takes in a message. `Err`: the connection has to end, and why.
-    // `inline(always)`: there is one caller, which has taken the completion apart already.
-    #[inline(always)]
-    pub(crate) fn receive<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        message: Buf,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> Result<(), &'static str> {
-        self.heard = core.now;
-        // The Receive first: a Call that the Reply lets out brings back a Reply that needs one.
-        self.receives_posted -= 1;
-        self.post_receives(core, id);
-        core.statistics.remote_invalidations += u64::from(invalidated.is_some());
-        if let Some(reply) = self.requester.handle_short(&message, invalidated.map(|handle| handle.0)) {
-            let message = ReplyMessage::Held(message);
-            if self.complete_short(core, &reply, message, invalidated, exposed) == ExposedMemory::Exposed {
-                self.settle(core, id, reply.call, ExposedMemory::Exposed);
-            }
-            return Ok(());
-        }
-        self.receive_any(core, id, message, invalidated, exposed)
-    }
-
-    /// Takes in a message that is not a Reply of the most frequent kinds.
-    #[inline(never)]
-    fn receive_any<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        message: Buf,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> Result<(), &'static str> {
-        match self.requester.handle_receive(&message, invalidated.map(|handle| handle.0)) {
-            RequesterReceived::Reply(reply) => {
-                let (call, memory) = (reply.call, reply.memory);
-                let ending = match reply.payload {
-                    ReplyPayload::Inline(payload) => Ending::Inline((message.len() - payload.len()) as u32),
-                    ReplyPayload::Long(len) => {
-                        core.statistics.reply_chunks += 1;
-                        Ending::Long(len)
-                    }
-                };
-                let slot = &mut self.slots[call.index()];
-                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
-                    *place = len;
-                }
-                self.end_answered(core, call, ending);
-                let slot = &mut self.slots[call.index()];
-                slot.message = Some(message);
-                self.exposed -= slot.take_back(invalidated, exposed.take());
-                core.statistics.replies_received += 1;
-                self.settle(core, id, call, memory);
-            }
-            RequesterReceived::Failed { call, failure, memory } => {
-                let error = match failure {
-                    CallFailure::Version { low, high } => CallError::TransportVersion { low, high },
-                    CallFailure::Chunk => CallError::Chunk,
-                    CallFailure::Violation(_) | CallFailure::Length { .. } | CallFailure::Lists => {
-                        CallError::BadReply
-                    }
-                    // Of version 2, which is not spoken here.
-                    CallFailure::Option
-                    | CallFailure::Transmission(_)
-                    | CallFailure::Results(_)
-                    | CallFailure::Placement(_) => CallError::BadReply,
-                };
-                self.end_answered(core, call, Ending::Failed(error));
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
-                self.settle(core, id, call, memory);
-            }
-            RequesterReceived::Late { call, memory } => {
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
-                self.settle(core, id, call, memory);
-            }
-            RequesterReceived::Exposed(reply) => {
-                let mut chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                for (len, place) in reply.write_lens().zip(&mut chunk_lens) {
-                    *place = len;
-                }
-                let what = (reply.xid, reply.pulled);
-                return self.take_exposed(core, id, what, message, chunk_lens, (invalidated, exposed));
-            }
-            RequesterReceived::Dropped(_) => core.statistics.messages_discarded += 1,
-            RequesterReceived::Close(_) => return Err(self.misused(invalidated, exposed)),
-        }
-        Ok(())
-    }
-
-    /// A Send invalidated a handle that it must not: whose memory it was must get it back with the end of the connection all
-    /// the same. Returns what the peer did.
-    #[cold]
-    pub(crate) fn misused(
-        &mut self,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> &'static str {
-        let owner = self.slots.iter_mut().find(|slot| invalidated.is_some_and(|h| slot.exposes(h.0)));
-        if let Some(slot) = owner {
-            self.exposed -= slot.take_back(invalidated, exposed.take());
-        }
-        "its Send invalidated a handle that it must not (8797-X-2)"
-    }
-
-    /// Completes a Call by an inline Reply with one chunk of one segment, or none. [`ExposedMemory::Exposed`]: it is not over,
-    /// and the caller settles it.
-    #[inline(always)]
-    pub(crate) fn complete_short(
-        &mut self,
-        state: &mut EngineState,
-        reply: &ShortReply,
-        message: ReplyMessage<'_>,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> ExposedMemory {
-        let ShortReply { call, start, written: len, memory } = *reply;
-        state.statistics.replies_received += 1;
-        if !self.note_answered(call) {
-            state.fault(self.name, "a Call that waits for its Reply is over");
-            return ExposedMemory::Safe;
-        }
-        let slot = &mut self.slots[call.index()];
-        let mut written = Few::new();
-        match exposed.take() {
-            // All of its memory is back, if it exposed any.
-            None if memory == ExposedMemory::Safe && slot.written.is_empty() => {}
-            Some(Exposed::Read(data)) if memory == ExposedMemory::Safe => {
-                drop(data);
-                slot.reads.clear();
-                self.exposed -= 1;
-            }
-            Some(Exposed::Write(mut buf)) if memory == ExposedMemory::Safe && slot.written.len() == 1 => {
-                let chunk = slot.written.pop().map_or(0, |part| part.chunk);
-                let len = len.unwrap_or(0);
-                buf.set_len(len as usize);
-                state.statistics.count_write_chunk(len);
-                written = Few::one((chunk, buf));
-                self.exposed -= 1;
-            }
-            returned => {
-                let no_memory = CallError::NoMemory { len: message.octets().len() as u32 };
-                slot.message = message.into_buf(&state.pools.messages);
-                let ending =
-                    slot.message.as_ref().map_or(Ending::Failed(no_memory), |_| Ending::Inline(start));
-                slot.enter(Stage::Ending(ending));
-                slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                slot.chunk_lens[0] = len.unwrap_or(0);
-                self.exposed -= slot.take_back(invalidated, returned);
-                if memory == ExposedMemory::Safe {
-                    self.finish(state, call);
-                }
-                return memory;
-            }
-        }
-        let result = match results_start(message.octets(), start as usize, call) {
-            Ok(first) => message.into_results(&state.pools.messages, first, len.unwrap_or(0)),
-            Err(error) => Err(error),
-        };
-        self.hand_over(state, call, result, written);
-        ExposedMemory::Safe
-    }
-
-    /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no
-    /// Reply.
-    #[inline(always)]
-    pub(crate) fn note_answered(&mut self, call: requester::RequesterCallId) -> bool {
-        let slot = &mut self.slots[call.index()];
-        if matches!(slot.stage(), Stage::Unsent) {
-            slot.message = None;
-            slot.enter(Stage::Sent);
-            self.unsent -= 1;
-        }
-        matches!(slot.stage(), Stage::Sent)
-    }
-
-    /// Sets how a Call ends that was answered.
-    pub(crate) fn end_answered<P>(
-        &mut self,
-        core: &mut Core<P>,
-        call: requester::RequesterCallId,
-        ending: Ending,
-    ) {
-        if self.note_answered(call) {
-            self.slots[call.index()].enter(Stage::Ending(ending));
-        } else {
-            core.fault(self.name, "a Call that waits for its Reply is over");
-        }
     }
 
     /// A fence is done.

@@ -1,12 +1,16 @@
 //! Makes a Call: its credit, its form, its memory, and its message.
 //!
-//! Most Calls have no chunk, or one of one segment, and need no plan. Each fast path decides whether a Call fits before
-//! anything is done.
+//! There are three ways, each of which decides whether a Call fits before anything is done:
+//!
+//! - without chunks ([`Calling::make_plain`]), where it leaves;
+//! - with one chunk of one segment ([`Calling::make_single`]), where it leaves, or in a buffer if the fabric has no such place;
+//! - by plan ([`Calling::make_planned`]): any other, in a buffer. A Call that is sent again leaves so, too
+//!   ([`Calling::leave`]), and in version 2 data may go in the messages themselves.
 
 use stag_fabric::{Exposed, PostError, Provider, Refused, SendRequest};
 use stag_memory::{Buf, Shared};
 use stag_proto::plan::{CallForm, Shape};
-use stag_proto::requester::{self, ChunkLists};
+use stag_proto::requester;
 use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
 use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, Segment, SingleChunk};
 use stag_wire::xdr::{Overflow, Writer};
@@ -32,6 +36,23 @@ const PLAIN: CallForm = CallForm { long: false, reply_chunk: false, header_len: 
 
 /// The form of a Call with one chunk of one segment.
 const SINGLE: CallForm = CallForm { long: false, reply_chunk: false, header_len: SINGLE_LEN as u32 };
+
+/// A Call with chunk lists that is ready to leave.
+pub(crate) struct PlannedCall<'a> {
+    pub(crate) form: &'a CallForm,
+    /// Segments of each Write chunk.
+    pub(crate) counts: &'a [u32],
+    pub(crate) memory: CallMemory<'a>,
+    /// Its message: the Payload stream, of this length, behind the header of the form.
+    pub(crate) send: Buf,
+    pub(crate) payload_len: usize,
+}
+
+/// Why a Call did not leave. Its message, if all of its memory is exposed.
+pub(crate) struct Unsent {
+    pub(crate) error: PostError,
+    pub(crate) message: Option<Buf>,
+}
 
 /// Writes the arguments of a Call.
 type Encoder<'e> = dyn Fn(&mut Writer<'_>) -> Result<(), Overflow> + 'e;
@@ -145,43 +166,51 @@ impl Calling {
         chunks: &mut Chunks,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<(), CallRefused> {
-        let Making { call, id, .. } = *making;
         let len = making.reply_payload_len_max().saturating_add(HEADER_LEN_MIN);
         let is_short = len <= self.requester.parameters().reply_threshold;
         // It may still be too long itself.
         let is_plain = chunks.is_empty() && (is_short || self.leave_reply(making));
         // 8166-3.3.1-e: a Receive for the Reply comes before the Call.
-        if !self.provide_receives(core, id, self.requester.window().in_flight()) {
+        if !self.provide_receives(core, making.id, self.requester.window().in_flight()) {
             return Err(CallRefused::NoMemory);
         }
-        if is_plain && self.send_in_place(core, making, &encode) {
+        let is_made = if is_plain {
+            self.make_plain(core, making, &encode)
+        } else {
+            self.make_single(core, making, chunks, &encode)?
+        };
+        if is_made {
             return Ok(());
         }
-        if !is_plain && self.make_single(core, making, chunks, &encode)? {
-            return Ok(());
-        }
-        let mut send = self.take_message(core)?;
-        if is_plain {
-            // Fast path: a Call without chunks needs no plan.
-            let mut writer = Writer::new(&mut send[HEADER_LEN_MIN as usize..]);
-            if making.write_payload(&mut writer, &encode).is_ok() {
-                let len = writer.position();
-                self.occupy(core, making);
-                self.keep(making, &send[HEADER_LEN_MIN as usize..][..len], &[], chunks, None);
-                let emitted = self.requester.emit_call(call, &PLAIN, &ChunkLists::default(), &mut send);
-                // The buffers of messages have room for a header.
-                let Ok(header_len) = emitted else {
-                    core.fault(making.id, NOT_AS_PLANNED);
-                    return Ok(());
-                };
-                send.set_len(header_len + len);
-                if self.send(core, making, send) {
-                    core.statistics.messages_short += 1;
-                }
-                return Ok(());
+        self.make_planned(core, making, chunks, &encode)
+    }
+
+    /// Makes a Call that was begun, without chunks, where it leaves. `false`: there is no room there, and nothing happened.
+    #[inline(always)]
+    fn make_plain<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> bool {
+        let room = (self.requester.parameters().call_threshold - HEADER_LEN_MIN) as usize;
+        let Core { provider, state } = core;
+        let is_sent = provider.build_plain(making.id, |space| {
+            let room = room.min(space.len());
+            let mut writer = Writer::new(&mut space[..room]);
+            making.write_payload(&mut writer, &encode).ok()?;
+            let len = writer.position();
+            if !self.kept.is_empty() {
+                self.keep_apart(making, &space[..len], &[], &Chunks::default());
             }
+            self.occupy(state, making);
+            Some((self.requester.emit_plain(making.call), len))
+        });
+        if is_sent {
+            state.statistics.calls_sent += 1;
+            state.statistics.messages_short += 1;
         }
-        self.make_planned(core, making, chunks, &encode, send, is_plain)
+        is_sent
     }
 
     /// Takes a buffer for a Call's message, as long as the message may be.
@@ -372,8 +401,7 @@ impl Calling {
         self.end_unsent(core, making, refused.error, None);
     }
 
-    /// Makes a Call that was begun, with chunks, or with a Payload or a Reply that may not fit inline. `is_plain`: it needs no chunks
-    /// but for a Payload that is too long. An error: nothing was exposed or sent.
+    /// Makes a Call that was begun, in a buffer, with whatever chunks it takes. An error: nothing was exposed or sent.
     #[inline(never)]
     fn make_planned<P: Provider>(
         &mut self,
@@ -381,9 +409,8 @@ impl Calling {
         making: &Making<'_>,
         chunks: &mut Chunks,
         encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-        mut send: Buf,
-        is_plain: bool,
     ) -> Result<(), CallRefused> {
+        let mut send = self.take_message(core)?;
         let Making { call, id, .. } = *making;
         if let Some(version2) = &self.version2 {
             send.set_len(send.capacity().min(version2.call_len_max() as usize));
@@ -407,16 +434,10 @@ impl Calling {
             let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
             Ok((writer.position(), reduced.copied().collect::<Positions>()))
         };
-        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer. A plain
-        // Call is only here because it does not.
-        let mut inline = Err(Overflow);
-        let mut form = PLAIN;
-        if !is_plain {
-            form = self.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
-            inline = write(&mut send[form.header_len as usize..]);
-        }
+        // The Payload goes straight behind the header, or, when it does not fit, into a Long Call's buffer.
+        let mut form = self.plan(&shape).map_err(|_| CallRefused::TooManySegments)?;
         let mut long = None;
-        let (payload_len, positions) = match inline {
+        let (payload_len, positions) = match write(&mut send[form.header_len as usize..]) {
             Ok(written) => written,
             Err(Overflow) => {
                 shape.payload_len = u32::MAX;
@@ -462,29 +483,42 @@ impl Calling {
         let long = long.map(Buf::share);
         let payload = &send[form.header_len as usize..][..payload_len];
         self.keep(making, payload, &positions, chunks, long.as_ref());
-        let (slot, lists) = (&mut self.slots[call.index()], &mut self.lists);
         let memory = CallMemory { chunks, positions: &positions, long, reply: reply_buf };
-        let exposed = slot.expose(core, id, memory, lists);
-        self.exposed += slot.exposed_count();
-        if let Err(error) = exposed {
-            self.end_unsent(core, making, error, None);
-            return Ok(());
+        let planned = PlannedCall { form: &form, counts: counts.as_slice(), memory, send, payload_len };
+        match self.leave(core, id, call, planned) {
+            Ok(()) if long_call => core.statistics.position_zero_chunks += 1,
+            Ok(()) => core.statistics.messages_short += 1,
+            Err(Unsent { error, message }) => {
+                self.end_unsent(core, making, error, message);
+                return Ok(());
+            }
         }
-        let emitted = self.emit_planned(call, &form, counts.as_slice(), &mut send);
-        // The plan above and the lists agree by construction.
-        let Ok(header_len) = emitted else {
+        core.statistics.calls_sent += 1;
+        Ok(())
+    }
+
+    /// Exposes the memory of a Call with chunk lists, writes its header, and posts it, for the first time or again.
+    pub(crate) fn leave<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        call: requester::RequesterCallId,
+        planned: PlannedCall<'_>,
+    ) -> Result<(), Unsent> {
+        let PlannedCall { form, counts, memory, mut send, payload_len } = planned;
+        let slot = &mut self.slots[call.index()];
+        let exposed = slot.expose(core, id, memory, &mut self.lists);
+        self.exposed += slot.exposed_count();
+        exposed.map_err(|error| Unsent { error, message: None })?;
+        // The plan and the lists agree by construction.
+        let Ok(header_len) = self.emit_planned(call, form, counts, &mut send) else {
             core.fault(id, NOT_AS_PLANNED);
             return Ok(());
         };
         send.set_len(header_len + payload_len);
-        if self.send(core, making, send) {
-            if long_call {
-                core.statistics.position_zero_chunks += 1;
-            } else {
-                core.statistics.messages_short += 1;
-            }
-        }
-        Ok(())
+        let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
+        let posted = core.provider.post_send(id, request);
+        posted.map_err(|refused| Unsent { error: refused.error, message: Some(refused.request.buf) })
     }
 
     /// Notes in its slot what a Call is.

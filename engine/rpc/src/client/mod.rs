@@ -13,6 +13,7 @@ pub(crate) mod pulling;
 pub(crate) mod reconnect;
 pub(crate) mod retransmission;
 pub(crate) mod slot;
+pub(crate) mod taking;
 
 use std::fmt;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use stag_proto::requester::{self, EndedCall};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
-use crate::client::making::NOT_AS_PLANNED;
+use crate::client::making::{PlannedCall, Unsent};
 use crate::client::offering::WriteCounts;
 use crate::client::pulling::PullTerms;
 use crate::client::slot::{CallMemory, Ending, Stage};
@@ -317,33 +317,27 @@ impl Calling {
             chunks.write.push((part.chunk, buf));
         }
         let long = if form.long { kept.long.clone() } else { None };
-        let memory = CallMemory { chunks: &mut chunks, positions: &kept.positions, long, reply };
-        let exposed = slot.expose(core, id, memory, &mut self.lists);
-        self.exposed += slot.exposed_count();
-        match exposed {
-            Ok(()) => {}
-            Err(PostError::NotConnected) => {
-                slot.enter(Stage::Halfway);
-                return false;
+        let payload: &[u8] = if form.long { &[] } else { &kept.payload };
+        let payload_len = payload.len();
+        send.set_len(send.capacity());
+        send[form.header_len as usize..][..payload_len].copy_from_slice(payload);
+        let positions = kept.positions.clone();
+        let memory = CallMemory { chunks: &mut chunks, positions: &positions, long, reply };
+        match self.leave(core, id, call, PlannedCall { form, counts, memory, send, payload_len }) {
+            Ok(()) => return true,
+            Err(Unsent { error, message: Some(message) }) => {
+                self.set_unsent(core, id, index, error, message);
             }
-            Err(_) => {
+            Err(Unsent { error: PostError::NotConnected, message: None }) => {
+                self.slots[index].enter(Stage::Halfway);
+            }
+            Err(Unsent { message: None, .. }) => {
                 // What was exposed is being fenced; then it waits for another time.
-                slot.enter(Stage::Withdrawing(None));
+                self.slots[index].enter(Stage::Withdrawing(None));
                 self.withdrawn(core, id, call);
-                return false;
             }
         }
-        send.set_len(send.capacity());
-        let emitted = self.emit_planned(call, form, counts, &mut send);
-        let Ok(header_len) = emitted else {
-            core.fault(id, NOT_AS_PLANNED);
-            return false;
-        };
-        let payload: &[u8] = if form.long { &[] } else { &self.kept[index].payload };
-        let len = header_len + payload.len();
-        send[header_len..len].copy_from_slice(payload);
-        send.set_len(len);
-        self.post(core, id, index, send)
+        false
     }
 
     /// Posts the message of a Call that is kept. `false`: the queue is full, or the connection is ending.

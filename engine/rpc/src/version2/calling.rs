@@ -10,7 +10,7 @@ use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::parameters::Parameters;
 use stag_proto::placement::ItemSpan;
 use stag_proto::requester::{
-    self, CallFailure, ExposedMemory, ReplyPayload, Requester2, RequesterEvent2, RequesterReceived,
+    self, CallFailure, ExposedMemory, Requester2, RequesterEvent2, RequesterReceived,
 };
 use stag_proto::responder::is_version2;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
@@ -20,6 +20,7 @@ use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 use crate::ConnectionId;
 use crate::client::calling::Calling;
 use crate::client::slot::{Ending, Written};
+use crate::client::taking::ReplyOutcome;
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
 use crate::config::EngineConfig;
 use crate::state::Core;
@@ -65,22 +66,8 @@ pub(crate) struct ClientVersion2 {
 
 /// How a Reply ended a Call, without what it borrowed from the message.
 enum Answered {
-    Reply {
-        call: requester::RequesterCallId,
-        memory: ExposedMemory,
-        ending: Ending,
-    },
-    Failed {
-        call: requester::RequesterCallId,
-        memory: ExposedMemory,
-        error: CallError,
-    },
-    Late {
-        call: requester::RequesterCallId,
-        memory: ExposedMemory,
-    },
-    Dropped,
-    Misused,
+    /// What a base message says.
+    Base(ReplyOutcome),
     /// A transmission is kept.
     Part {
         is_first: bool,
@@ -98,7 +85,6 @@ enum Answered {
     /// A wish that is not granted (XC-a).
     Refused(SmallMessage),
     Told,
-    Ignored,
 }
 
 impl ClientVersion2 {
@@ -246,33 +232,11 @@ impl Calling {
         let handle = invalidated.map(|handle| handle.0);
         let (event, broken) = requester2.handle_divided(&mut self.requester, message, handle, lead);
         let answered = match event {
-            RequesterEvent2::Base(received) => match received {
-                RequesterReceived::Reply(reply) => {
-                    let slot = &mut self.slots[reply.call.index()];
-                    slot.chunk_lens = [0; CLIENT_SEGMENTS_MAX];
-                    for (len, place) in reply.write_lens().zip(&mut slot.chunk_lens) {
-                        *place = len;
-                    }
-                    let ending = match reply.payload {
-                        ReplyPayload::Inline(stream) => {
-                            Ending::Inline((message.0.len() - stream.len()) as u32)
-                        }
-                        ReplyPayload::Long(len) => {
-                            core.statistics.reply_chunks += 1;
-                            Ending::Long(len)
-                        }
-                    };
-                    Answered::Reply { call: reply.call, memory: reply.memory, ending }
-                }
-                RequesterReceived::Failed { call, failure, memory } => {
-                    Answered::Failed { call, memory, error: error_of(failure) }
-                }
-                RequesterReceived::Late { call, memory } => Answered::Late { call, memory },
-                RequesterReceived::Dropped(_) => Answered::Dropped,
-                RequesterReceived::Close(_) => Answered::Misused,
-                // Those are of version 1.
-                RequesterReceived::Exposed(_) => Answered::Dropped,
-            },
+            // Those are of version 1.
+            RequesterEvent2::Base(RequesterReceived::Exposed(_)) => Answered::Base(ReplyOutcome::Dropped),
+            RequesterEvent2::Base(received) => {
+                Answered::Base(ReplyOutcome::of(received, message.0.len(), &mut self.slots))
+            }
             RequesterEvent2::Part { part, header_len } => {
                 Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
             }
@@ -285,7 +249,7 @@ impl Calling {
                 learn(peer, &operation);
                 Answered::Told
             }
-            RequesterEvent2::Rest => Answered::Ignored,
+            RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
             // What a peer tells of itself has the direction of Calls (XC-X-4). There is no other Call on such a connection.
             RequesterEvent2::Call => match operation(message.0) {
                 Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
@@ -297,7 +261,7 @@ impl Calling {
                     let credits = self.requester.window().requested();
                     Answered::Refused(SmallMessage::error(xid, VERSION, credits, ErrorCode2::InvalidOption))
                 }
-                _ => Answered::Ignored,
+                _ => Answered::Base(ReplyOutcome::Dropped),
             },
         };
         let unused = version2.requester2.take_unused();
@@ -325,52 +289,26 @@ impl Calling {
         // A Receive that was promised is used.
         let is_reply = !matches!(
             answered,
-            Answered::Dropped
-                | Answered::Misused
+            Answered::Base(ReplyOutcome::Dropped | ReplyOutcome::Misused)
                 | Answered::Fault(_)
                 | Answered::Refused(_)
                 | Answered::Told
-                | Answered::Ignored
         );
         version2.promised = version2.promised.saturating_sub(u32::from(is_reply));
         let result = match answered {
-            Answered::Reply { call, memory, ending } => {
+            Answered::Base(answer) => {
                 version2.receives.reuse(arrived.targets);
-                self.end_answered(core, call, ending);
-                let slot = &mut self.slots[call.index()];
-                slot.message = Some(arrived.octets);
-                self.exposed -= slot.take_back(invalidated, exposed.take());
-                core.statistics.replies_received += 1;
-                self.settle(core, id, call, memory);
-                self.note_probe_answered(core, id)
-            }
-            Answered::Failed { call, memory, error } => {
-                version2.receives.reuse(arrived.targets);
-                version2.drop_closed_parts(false);
-                if let (CallError::TransportVersion { low, high }, false) = (error, version2.is_agreed()) {
+                let is_reply = matches!(answer, ReplyOutcome::Reply { .. });
+                if !is_reply {
+                    version2.drop_closed_parts(false);
+                }
+                if let ReplyOutcome::Failed { error: CallError::TransportVersion { low, high }, .. } = answer
+                    && !version2.is_agreed()
+                {
                     version2.probe.handle_err_vers(low, high);
                 }
-                self.end_answered(core, call, Ending::Failed(error));
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
-                self.settle(core, id, call, memory);
-                Ok(())
-            }
-            Answered::Late { call, memory } => {
-                version2.receives.reuse(arrived.targets);
-                version2.drop_closed_parts(false);
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
-                self.settle(core, id, call, memory);
-                Ok(())
-            }
-            Answered::Dropped | Answered::Ignored => {
-                core.statistics.messages_discarded += 1;
-                version2.receives.reuse(arrived.targets);
-                version2.drop_closed_parts(false);
-                Ok(())
-            }
-            Answered::Misused => {
-                version2.receives.reuse(arrived.targets);
-                return Err(self.misused(invalidated, exposed));
+                let taken = self.take_answer(core, id, answer, arrived.octets, (invalidated, exposed));
+                if is_reply { taken.and_then(|()| self.note_probe_answered(core, id)) } else { taken }
             }
             Answered::Part { is_first, header_len, payload_len } => {
                 if is_first {
@@ -387,9 +325,8 @@ impl Calling {
                 let taken = self.take_whole_reply(core, call);
                 let ending = taken.map_or(Ending::Failed(CallError::BadReply), Ending::Inline);
                 self.end_answered(core, call, ending);
-                self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
                 core.statistics.replies_received += 1;
-                self.settle(core, id, call, memory);
+                self.settle_returned(core, id, (call, memory), (invalidated, exposed));
                 Ok(())
             }
             Answered::Fault(small) => {
@@ -594,17 +531,5 @@ fn place_results<P>(core: &mut Core<P>, parts: &mut [KeptPart], spans: &[ItemSpa
             core.statistics.copied_bytes += here as u64;
             (from, left, at) = (from + here, left - here, at + here);
         }
-    }
-}
-
-fn error_of(failure: CallFailure) -> CallError {
-    match failure {
-        CallFailure::Version { low, high } => CallError::TransportVersion { low, high },
-        CallFailure::Chunk | CallFailure::Option | CallFailure::Transmission(_) => CallError::Chunk,
-        CallFailure::Violation(_)
-        | CallFailure::Length { .. }
-        | CallFailure::Lists
-        | CallFailure::Results(_)
-        | CallFailure::Placement(_) => CallError::BadReply,
     }
 }

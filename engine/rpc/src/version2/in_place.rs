@@ -16,9 +16,10 @@ use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
 use crate::carried::Carrier;
-use crate::client::calling::{Calling, ReplyMessage};
+use crate::client::calling::Calling;
 use crate::client::making::Making;
 use crate::client::slot::{Stage, Written, results_start};
+use crate::client::taking::ReplyMessage;
 use crate::client::{CallRefused, Chunks};
 use crate::few::Few;
 use crate::in_place::Execution;
