@@ -1,5 +1,16 @@
-//! Locks on ranges of files, as NLM has them, and shares: a data structure that knows no protocol, no clock and no
-//! connection.
+//! What clients hold: pure machines, without I/O, without a clock of their own and without a wire.
+//!
+//! Here are locks on ranges of files, as NLM has them, and shares. The modules are NFS version 4's, each with its stages drawn
+//! in `stages.txt`:
+//!
+//! | module | keeps |
+//! |---|---|
+//! | [`client`] | clients, from EXCHANGE_ID over CREATE_SESSION to their end |
+//! | [`session`], [`slot`] | sessions; their slots, which execute each request once and keep its reply |
+//! | [`lease`] | whether a client was heard of: one word, which any reactor renews |
+//! | [`open`], [`stateid`] | opens with share reservations, and the names of state |
+//! | [`trunking`] | whether two addresses are one server |
+//! | [`grace`] | who may reclaim, and who must wait, after a restart |
 //!
 //! ```text
 //! owner A   ────────xxxxxxxxxxxx──────ssss──      x: exclusive   s: shared
@@ -20,8 +31,18 @@
 
 #![forbid(unsafe_code)]
 
+pub mod client;
 mod file;
+pub mod grace;
+pub mod lease;
+pub mod open;
 mod range;
+pub mod session;
+pub mod slot;
+mod stages;
+pub mod stateid;
+mod sync;
+pub mod trunking;
 
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;

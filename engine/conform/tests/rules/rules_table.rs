@@ -21,7 +21,7 @@ const DOCUMENTS: [&str; 9] = [
 ];
 
 /// Folders with tests that name rules, and the fabrics that these run on.
-const FOLDERS: [(&str, &str); 13] = [
+const FOLDERS: [(&str, &str); 15] = [
     ("engine/wire/tests", "no fabric"),
     ("engine/proto/tests", "no fabric"),
     ("engine/dump/tests", "captures"),
@@ -34,6 +34,8 @@ const FOLDERS: [(&str, &str); 13] = [
     ("engine/nfs/tests", "sim"),
     ("engine/nfs/src", "no fabric"),
     ("engine/stag/tests", "shm, iwarp, verbs"),
+    ("engine/state/tests", "no fabric"),
+    ("engine/state/src", "no fabric"),
     ("apps/tests", "shm, iwarp"),
 ];
 

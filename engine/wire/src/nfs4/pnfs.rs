@@ -13,7 +13,7 @@ pub const LAYOUTS_MAX: u32 = 4096;
 pub const LAYOUT_TYPES_MAX: u32 = 64;
 
 /// Identifies a device (deviceid4).
-pub type DeviceId = FixedOpaque<16>;
+pub type LayoutDeviceId = FixedOpaque<16>;
 /// A value that depends on the layout type.
 pub type LayoutBody<'a> = Opaque<'a, LAYOUT_BODY_LEN_MAX>;
 /// Layout types: files 1, objects 2, blocks 3, flexible files 4, SCSI 5.
@@ -55,7 +55,7 @@ records! {
     /// GETDEVICEINFO4args.
     GetdeviceinfoArguments<'a> {
         /// Which device.
-        device: DeviceId,
+        device: LayoutDeviceId,
         /// Layout type.
         layout_type: u32,
         /// Bytes of the answer at most.
@@ -91,7 +91,7 @@ records! {
         /// To be sent back with it.
         verifier: Verifier4,
         /// The devices.
-        devices: List<'a, DeviceId, LAYOUTS_MAX>,
+        devices: List<'a, LayoutDeviceId, LAYOUTS_MAX>,
         /// The last device is among them.
         eof: bool,
     }
@@ -183,7 +183,7 @@ records! {
     /// An error of a device (device_error4).
     DeviceError {
         /// Which device.
-        device: DeviceId,
+        device: LayoutDeviceId,
         /// What it answered.
         status: Status4,
         /// To which operation, by its number.
@@ -211,7 +211,7 @@ records! {
         /// WRITEs.
         write: IoCounts,
         /// Which device.
-        device: DeviceId,
+        device: LayoutDeviceId,
         /// What depends on the layout type.
         update: TypedBody<'a>,
     }

@@ -1,0 +1,457 @@
+//! Opens with share reservations (RFC 8881 section 9.7 to 9.9): one for each owner and file, which later OPENs extend,
+//! OPEN_DOWNGRADE reduces, and one CLOSE ends; and the names of owners' locks that belong to them.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::FileKey;
+use crate::client::ClientId;
+use crate::has_share;
+use crate::stateid::{
+    NoStateRoom, Revoked, STATE_LEN, StateFault, StateIndex, StateKind, StateTable, StateToken,
+};
+
+/// Access that an open has, and access that it denies others: bit 0 to read, bit 1 to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ShareModes {
+    /// Access.
+    pub access: u8,
+    /// What others may not.
+    pub deny: u8,
+}
+
+impl ShareModes {
+    /// To read.
+    pub const READ: u8 = 1;
+    /// To write.
+    pub const WRITE: u8 = 2;
+
+    /// Checks the numbers of OPEN: some access, and nothing but the two bits (8881-9.7-a).
+    #[must_use]
+    pub const fn new(access: u32, deny: u32) -> Option<ShareModes> {
+        if access == 0 || access > 3 || deny > 3 {
+            return None;
+        }
+        Some(ShareModes { access: access as u8, deny: deny as u8 })
+    }
+
+    /// Tells whether two opens exclude each other (8881-9.7-b).
+    #[must_use]
+    pub const fn conflicts(&self, other: &ShareModes) -> bool {
+        self.access & other.deny != 0 || self.deny & other.access != 0
+    }
+
+    const fn union(self, other: ShareModes) -> ShareModes {
+        ShareModes { access: self.access | other.access, deny: self.deny | other.deny }
+    }
+
+    /// Its place in a set of sixteen.
+    const fn bit(self) -> u16 {
+        1 << (self.access << 2 | self.deny)
+    }
+}
+
+/// How many opens there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenConfig {
+    /// Opens, and lock owners of opens, in all.
+    pub states_max: u32,
+    /// Octets of an owner's name: NFS4_OPAQUE_LIMIT.
+    pub owner_len_max: u32,
+    /// Octets of all owners' names together.
+    pub owner_octets_max: u32,
+    /// Opens of one file: what one request may have to look at.
+    pub file_opens_max: u32,
+}
+
+impl Default for OpenConfig {
+    fn default() -> OpenConfig {
+        OpenConfig {
+            states_max: 262_144,
+            owner_len_max: 1024,
+            owner_octets_max: 16 << 20,
+            file_opens_max: 8192,
+        }
+    }
+}
+
+impl OpenConfig {
+    /// Octets of the heap that all this can take, at most.
+    #[must_use]
+    pub const fn memory_max(&self) -> u64 {
+        // An open in four maps that grew by doubling, with a file of its own.
+        let maps = size_of::<(StateIndex, Holder)>()
+            + size_of::<(OwnerKey, StateIndex)>()
+            + size_of::<(FileKey, FileOpens)>()
+            + size_of::<(ClientId, Holdings)>();
+        let open = STATE_LEN + 2 * maps + 8 * size_of::<StateIndex>() + 32;
+        self.states_max as u64 * open as u64 + self.owner_octets_max as u64
+    }
+}
+
+/// OPEN, as far as it is about shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenRequest<'a> {
+    /// Whose.
+    pub client: ClientId,
+    /// Which of its owners.
+    pub owner: &'a [u8],
+    /// The file.
+    pub file: FileKey,
+    /// What it asks for.
+    pub modes: ShareModes,
+    /// What others hold beside this table: shares of NLM.
+    pub elsewhere: ShareModes,
+}
+
+/// Why an open is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenRefused {
+    /// NFS4ERR_SHARE_DENIED: by an open of this client, or by a share of another protocol. If the client's lease has lapsed, the
+    /// caller expires it and asks again.
+    #[error("another open is in the way")]
+    Conflict(Option<ClientId>),
+    /// NFS4ERR_RESOURCE in 4.0, NFS4ERR_DELAY later.
+    #[error(transparent)]
+    NoRoom(#[from] NoStateRoom),
+}
+
+/// Why an open is not changed or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenFault {
+    /// The state id is not good.
+    #[error(transparent)]
+    State(#[from] StateFault),
+    /// NFS4ERR_INVAL: OPEN_DOWNGRADE to modes that no OPEN of it asked for (8881-18.18.3-a).
+    #[error("no opens have these modes together")]
+    NotOpened,
+    /// NFS4ERR_LOCKS_HELD: CLOSE while the file is locked through this open (8881-9.8-a).
+    #[error("the file is locked through this open")]
+    LocksHeld,
+}
+
+/// An open that was made or extended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenGrant {
+    /// Its state id.
+    pub token: StateToken,
+    /// Its owner had the file open.
+    pub is_upgrade: bool,
+}
+
+type OwnerKey = (ClientId, FileKey, Rc<[u8]>);
+
+#[derive(Debug)]
+struct Holder {
+    owner: Rc<[u8]>,
+    what: Holding,
+}
+
+#[derive(Debug)]
+enum Holding {
+    Open {
+        modes: ShareModes,
+        /// The modes of each OPEN, as a set.
+        asked: u16,
+        /// Lock owners that use it.
+        lockers: Vec<StateIndex>,
+    },
+    /// A lock owner's state, and the open that it belongs to.
+    Locks(StateIndex),
+}
+
+type FileOpens = Vec<StateIndex>;
+
+/// What a client has.
+#[derive(Clone, Copy, Debug, Default)]
+struct Holdings {
+    states: u32,
+    owner_octets: u64,
+}
+
+/// All opens of one home.
+#[derive(Debug)]
+pub struct OpenTable {
+    config: OpenConfig,
+    states: StateTable,
+    holders: HashMap<StateIndex, Holder>,
+    by_owner: HashMap<OwnerKey, StateIndex>,
+    files: HashMap<FileKey, FileOpens>,
+    clients: HashMap<ClientId, Holdings>,
+    owner_octets: u64,
+}
+
+impl OpenTable {
+    /// A table without opens: see [`StateTable::new`].
+    #[must_use]
+    pub fn new(config: OpenConfig, epoch: u32, home: u8) -> OpenTable {
+        OpenTable {
+            config,
+            states: StateTable::new(epoch, home, config.states_max),
+            holders: HashMap::new(),
+            by_owner: HashMap::new(),
+            files: HashMap::new(),
+            clients: HashMap::new(),
+            owner_octets: 0,
+        }
+    }
+
+    /// Returns how many opens and lock owners there are.
+    #[must_use]
+    pub const fn count(&self) -> u32 {
+        self.states.count()
+    }
+
+    /// Tells whether a client holds anything.
+    #[must_use]
+    pub fn has_state(&self, client: ClientId) -> bool {
+        self.clients.contains_key(&client)
+    }
+
+    /// Returns what all opens of a file together have and deny: for requests without an open, and for other protocols.
+    #[must_use]
+    pub fn file_modes(&self, file: FileKey) -> ShareModes {
+        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
+        opens.iter().filter_map(|open| self.modes(*open)).fold(ShareModes::default(), ShareModes::union)
+    }
+
+    /// Returns what an open has and denies; of a lock owner's state, that of its open.
+    #[must_use]
+    pub fn modes(&self, index: StateIndex) -> Option<ShareModes> {
+        match self.holders.get(&index)?.what {
+            Holding::Open { modes, .. } => Some(modes),
+            Holding::Locks(open) => self.modes(open),
+        }
+    }
+
+    /// Opens a file, or extends what the owner has open there (8881-9.9-a).
+    pub fn open(&mut self, request: &OpenRequest<'_>) -> Result<OpenGrant, OpenRefused> {
+        let OpenRequest { client, file, modes, .. } = *request;
+        if modes.conflicts(&request.elsewhere) {
+            return Err(OpenRefused::Conflict(None));
+        }
+        // All opens count, those of the same owner too (RFC 8881 section 9.7).
+        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
+        let conflict =
+            opens.iter().find(|open| self.modes(**open).is_some_and(|other| modes.conflicts(&other)));
+        if let Some(open) = conflict {
+            return Err(OpenRefused::Conflict(Some(self.states.client(*open))));
+        }
+        let owner: Rc<[u8]> = request.owner.into();
+        let key = (client, file, Rc::clone(&owner));
+        if let Some(open) = self.by_owner.get(&key).copied() {
+            if let Some(Holder { what: Holding::Open { modes: held, asked, .. }, .. }) =
+                self.holders.get_mut(&open)
+            {
+                *held = held.union(modes);
+                *asked |= modes.bit();
+            }
+            return Ok(OpenGrant { token: self.states.advance(open), is_upgrade: true });
+        }
+        if opens.len() >= self.config.file_opens_max as usize {
+            return Err(NoStateRoom.into());
+        }
+        let open = self.add(client, file, StateKind::Open, &owner)?;
+        let what = Holding::Open { modes, asked: modes.bit(), lockers: Vec::new() };
+        self.holders.insert(open, Holder { owner, what });
+        self.by_owner.insert(key, open);
+        self.files.entry(file).or_default().push(open);
+        Ok(OpenGrant { token: self.states.token(open), is_upgrade: false })
+    }
+
+    /// OPEN_DOWNGRADE (8881-18.18.3-a, 8881-9.9-b).
+    pub fn downgrade(
+        &mut self,
+        token: &StateToken,
+        client: ClientId,
+        file: FileKey,
+        modes: ShareModes,
+        slots: u32,
+    ) -> Result<StateToken, OpenFault> {
+        let open = self.states.find(token, client, Some(file), &[StateKind::Open], slots)?;
+        let Some(Holder { what: Holding::Open { modes: held, asked, .. }, .. }) = self.holders.get_mut(&open)
+        else {
+            return Err(StateFault::Bad.into());
+        };
+        // What some of the opens have together, of access and of denials each by themselves.
+        let (mut access, mut deny) = (0, 0);
+        for bit in (0..16_u8).filter(|bit| *asked >> bit & 1 != 0) {
+            let (one_access, one_deny) = (bit >> 2, bit & 3);
+            access |= if one_access & !modes.access == 0 { one_access } else { 0 };
+            deny |= if one_deny & !modes.deny == 0 { one_deny } else { 0 };
+        }
+        if (access, deny) != (modes.access, modes.deny) {
+            return Err(OpenFault::NotOpened);
+        }
+        *held = modes;
+        *asked = modes.bit() | asked_within(*asked, modes);
+        Ok(self.states.advance(open))
+    }
+
+    /// CLOSE. `is_locked` tells whether a lock owner's state still has locks. Lock owners' states of the open end with it.
+    pub fn close(
+        &mut self,
+        token: &StateToken,
+        client: ClientId,
+        file: FileKey,
+        slots: u32,
+        is_locked: impl Fn(StateIndex) -> bool,
+    ) -> Result<(), OpenFault> {
+        let open = self.states.find(token, client, Some(file), &[StateKind::Open], slots)?;
+        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(&open)
+            && lockers.iter().any(|locker| is_locked(*locker))
+        {
+            return Err(OpenFault::LocksHeld);
+        }
+        self.remove(open);
+        Ok(())
+    }
+
+    /// Names the locks of an owner that locks through an open for the first time. If it did before, the same name.
+    pub fn add_locker(&mut self, open: StateIndex, owner: &[u8]) -> Result<StateIndex, OpenRefused> {
+        let (client, file) = (self.states.client(open), self.states.file(open));
+        let lockers = match self.holders.get(&open) {
+            Some(Holder { what: Holding::Open { lockers, .. }, .. }) => lockers,
+            _ => return Err(NoStateRoom.into()),
+        };
+        let is_its =
+            |locker: &&StateIndex| self.holders.get(locker).is_some_and(|holder| *holder.owner == *owner);
+        if let Some(locker) = lockers.iter().find(is_its) {
+            return Ok(*locker);
+        }
+        let owner: Rc<[u8]> = owner.into();
+        let locker = self.add(client, file, StateKind::Lock, &owner)?;
+        self.holders.insert(locker, Holder { owner, what: Holding::Locks(open) });
+        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(&open) {
+            lockers.push(locker);
+        }
+        Ok(locker)
+    }
+
+    /// Returns the state ids, to find and name states.
+    #[must_use]
+    pub const fn states(&self) -> &StateTable {
+        &self.states
+    }
+
+    /// A lock owner's locks have changed: the next seqid.
+    pub fn advance(&mut self, index: StateIndex) -> StateToken {
+        self.states.advance(index)
+    }
+
+    /// Forgets a lock owner's state, which has no locks.
+    pub fn remove_locker(&mut self, locker: StateIndex) {
+        self.remove(locker);
+    }
+
+    /// FREE_STATEID of a revoked state: see [`StateTable::free_revoked`].
+    pub fn free_revoked(&mut self, token: &StateToken, client: ClientId) -> Result<bool, StateFault> {
+        let is_freed = self.states.free_revoked(token, client)?;
+        if is_freed {
+            self.uncount(client);
+        }
+        Ok(is_freed)
+    }
+
+    /// Takes all from a client that keeps its session: it is told until it frees each state id.
+    pub fn revoke_client(&mut self, client: ClientId, why: Revoked) {
+        let all: Vec<StateIndex> = self
+            .states
+            .of_client(client)
+            .filter(|(_, _, revoked)| !revoked)
+            .map(|(index, ..)| index)
+            .collect();
+        for index in all {
+            self.release(index);
+            self.states.revoke(index, why);
+        }
+    }
+
+    /// Frees all that a client held: it is gone.
+    pub fn free_client(&mut self, client: ClientId) {
+        let all: Vec<StateIndex> = self.states.of_client(client).map(|(index, ..)| index).collect();
+        for index in all {
+            self.release(index);
+            self.states.remove(index);
+        }
+        self.clients.remove(&client);
+    }
+
+    fn add(
+        &mut self,
+        client: ClientId,
+        file: FileKey,
+        kind: StateKind,
+        owner: &Rc<[u8]>,
+    ) -> Result<StateIndex, NoStateRoom> {
+        let own = self.clients.get(&client).copied().unwrap_or_default();
+        let octets = owner.len() as u64;
+        let has_room = octets <= u64::from(self.config.owner_len_max)
+            && has_share(own.owner_octets, self.owner_octets, octets, self.config.owner_octets_max.into());
+        if !has_room {
+            return Err(NoStateRoom);
+        }
+        let index = self.states.add(client, file, kind, own.states)?;
+        let holdings = self.clients.entry(client).or_default();
+        holdings.states += 1;
+        holdings.owner_octets += octets;
+        self.owner_octets += octets;
+        Ok(index)
+    }
+
+    /// Ends a state, and those of lock owners that belong to it.
+    fn remove(&mut self, index: StateIndex) {
+        let client = self.states.client(index);
+        for gone in self.release(index) {
+            self.states.remove(gone);
+            self.uncount(client);
+        }
+    }
+
+    /// Takes a state out of everything but the state ids. Returns it and the lock owners' states that belonged to it.
+    fn release(&mut self, index: StateIndex) -> Vec<StateIndex> {
+        let Some(holder) = self.holders.remove(&index) else { return Vec::new() };
+        self.owner_octets -= holder.owner.len() as u64;
+        if let Some(holdings) = self.clients.get_mut(&self.states.client(index)) {
+            holdings.owner_octets -= holder.owner.len() as u64;
+        }
+        let mut gone = vec![index];
+        match holder.what {
+            Holding::Open { lockers, .. } => {
+                let (client, file) = (self.states.client(index), self.states.file(index));
+                self.by_owner.remove(&(client, file, holder.owner));
+                if let Some(opens) = self.files.get_mut(&file) {
+                    opens.retain(|open| *open != index);
+                    if opens.is_empty() {
+                        self.files.remove(&file);
+                    }
+                }
+                for locker in lockers {
+                    gone.extend(self.release(locker));
+                }
+            }
+            Holding::Locks(open) => {
+                if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(&open)
+                {
+                    lockers.retain(|locker| *locker != index);
+                }
+            }
+        }
+        gone
+    }
+
+    fn uncount(&mut self, client: ClientId) {
+        if let Some(holdings) = self.clients.get_mut(&client) {
+            holdings.states -= 1;
+            if holdings.states == 0 {
+                self.clients.remove(&client);
+            }
+        }
+    }
+}
+
+/// Those of a set of modes that are within others.
+fn asked_within(asked: u16, modes: ShareModes) -> u16 {
+    let is_within = |bit: &u8| (bit >> 2) & !modes.access == 0 && (bit & 3) & !modes.deny == 0;
+    (0..16_u8).filter(is_within).fold(0, |set, bit| set | asked & 1 << bit)
+}

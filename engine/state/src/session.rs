@@ -1,0 +1,177 @@
+//! Sessions: limits agreed on, slots, and whether the session still lives (RFC 8881 section 2.10).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::client::ClientId;
+use crate::lease::Lease;
+use crate::slot::{SequenceFault, Sequenced, SlotRequest, SlotTable};
+use crate::sync::{AtomicU32, Ordering};
+
+/// Names a session: the server's start, the client, and which of its sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SessionKey(pub [u8; 16]);
+
+impl SessionKey {
+    pub(crate) fn new(client: ClientId, counter: u32) -> SessionKey {
+        let mut octets = [0; 16];
+        octets[..8].copy_from_slice(&client.0.to_be_bytes());
+        octets[8..12].copy_from_slice(&counter.to_be_bytes());
+        SessionKey(octets)
+    }
+}
+
+/// Limits of a channel: what a client asks for, and what it gets (channel_attrs4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelLimits {
+    /// Octets of a request.
+    pub request_max: u32,
+    /// Octets of a reply.
+    pub response_max: u32,
+    /// Octets of a reply that is kept.
+    pub response_kept_max: u32,
+    /// Operations of a COMPOUND.
+    pub operations_max: u32,
+    /// Slots.
+    pub slots: u32,
+}
+
+impl ChannelLimits {
+    /// Octets of a request or reply that are too few for any use: NFS4ERR_TOOSMALL. A SEQUENCE with its RPC header takes
+    /// about 200.
+    pub const LEAST: u32 = 512;
+
+    /// Agrees: nothing above what either end wants, and at least one slot and one operation (8881-18.36.3-a).
+    /// `None`: too small for any use.
+    #[must_use]
+    pub fn agree(asked: &ChannelLimits, ours: &ChannelLimits) -> Option<ChannelLimits> {
+        if asked.request_max < Self::LEAST
+            || asked.response_max < Self::LEAST
+            || asked.operations_max == 0
+            || asked.slots == 0
+        {
+            return None;
+        }
+        let response_max = asked.response_max.min(ours.response_max);
+        Some(ChannelLimits {
+            request_max: asked.request_max.min(ours.request_max),
+            response_max,
+            // No reply is kept that cannot be sent.
+            response_kept_max: asked.response_kept_max.min(ours.response_kept_max).min(response_max),
+            operations_max: asked.operations_max.min(ours.operations_max).max(1),
+            slots: asked.slots.min(ours.slots).max(1),
+        })
+    }
+}
+
+/// Why a request of a session is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SessionRefused {
+    /// NFS4ERR_BADSESSION: there is none, or no longer; its client starts again.
+    #[error("no such session")]
+    NoSession,
+    /// The slot refuses.
+    #[error(transparent)]
+    Slot(#[from] SequenceFault),
+}
+
+/// The session has requests under way: NFS4ERR_DELAY (8881-18.37.3-a).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("requests of the session are under way")]
+pub struct SessionBusy;
+
+/// It takes requests.
+const LIVE: u32 = 0;
+/// It takes none.
+const DEAD: u32 = 1;
+
+/// A session. All reactors share it.
+#[derive(Debug)]
+pub struct Session {
+    key: SessionKey,
+    client: ClientId,
+    lease: Arc<Lease>,
+    fore: ChannelLimits,
+    back: ChannelLimits,
+    slots: SlotTable,
+    life: AtomicU32,
+}
+
+impl Session {
+    pub(crate) fn new(
+        key: SessionKey,
+        client: ClientId,
+        lease: Arc<Lease>,
+        fore: ChannelLimits,
+        back: ChannelLimits,
+    ) -> Session {
+        let slots = SlotTable::new(fore.slots, fore.response_kept_max);
+        Session { key, client, lease, fore, back, slots, life: AtomicU32::new(LIVE) }
+    }
+
+    /// Octets of the heap that a session takes at most, with all replies that it may keep.
+    #[must_use]
+    pub const fn memory_max(fore: &ChannelLimits) -> u64 {
+        2 * size_of::<Session>() as u64 + SlotTable::memory_max(fore.slots, fore.response_kept_max)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn key(&self) -> SessionKey {
+        self.key
+    }
+
+    /// Its client.
+    #[must_use]
+    pub const fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// The client's lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Limits of the client's requests.
+    #[must_use]
+    pub const fn fore(&self) -> &ChannelLimits {
+        &self.fore
+    }
+
+    /// Limits of the server's requests.
+    #[must_use]
+    pub const fn back(&self) -> &ChannelLimits {
+        &self.back
+    }
+
+    /// Its slots.
+    #[must_use]
+    pub const fn slots(&self) -> &SlotTable {
+        &self.slots
+    }
+
+    /// Takes a request, and renews the client's lease with it.
+    pub fn sequence(&self, request: &SlotRequest, now: Duration) -> Result<Sequenced, SessionRefused> {
+        if self.life.load(Ordering::Acquire) == DEAD {
+            return Err(SessionRefused::NoSession);
+        }
+        // A lease that has expired took all state with it.
+        self.lease.renew(now).map_err(|_| SessionRefused::NoSession)?;
+        Ok(self.slots.sequence(request)?)
+    }
+
+    /// Ends it. `own`: the request that asks runs in a slot of this session, and may.
+    pub(crate) fn end(&self, own: bool) -> Result<(), SessionBusy> {
+        if self.slots.running() > usize::from(own) {
+            return Err(SessionBusy);
+        }
+        self.life.store(DEAD, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends it whatever runs: its client is gone.
+    pub(crate) fn kill(&self) {
+        self.life.store(DEAD, Ordering::Release);
+    }
+}
