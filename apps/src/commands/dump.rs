@@ -20,8 +20,7 @@ use crate::values::count;
 #[derive(Debug, Args)]
 #[command(
     after_help = "Reads pcap and pcapng; iWARP over TCP and RoCEv2. A line shows frame, seconds, connection and \
-    direction of a message (> from the client, < from the server), then its header and what it carries. \
-    Each operation of an NFSv4 COMPOUND has a line below, with its arguments or its status and results. \
+    direction of a message (> from the client, < from the server), then its header and what it carries; lines below, the operations of NFSv4. \
     RPC-over-RDMA 1 in both directions, with Replies that their Requester pulls; and 2 as of June 2016 with its \
     characteristics and transmissions. \
     A broken rule is named by its number in engine/spec behind a !. Status: 0, no rule is broken; 1, one is; 2, the \
