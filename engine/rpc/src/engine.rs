@@ -222,7 +222,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     ready: ReadyLists::default(),
                     doorkeeper: None,
                     departures: None,
-                    draft_in_place: Box::new(Draft::new()),
+                    draft_in_place: Some(Box::new(Draft::new())),
                 },
             },
         })

@@ -62,9 +62,9 @@ mod tests {
     use crate::config::EngineConfig;
     use crate::connection::FinishedRead;
     use crate::engine::{Engine, find};
-    use crate::in_place::Begun;
     use crate::memory::Memory;
     use crate::server::duplicates::{Asked, Known};
+    use crate::server::pending::Begun;
     use crate::service::dispatch::ReplyPolicy;
     use crate::service::{Procedure, Repeat, Token};
     use crate::state::{Link, Pass};

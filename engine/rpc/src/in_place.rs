@@ -12,72 +12,51 @@ use stag_fabric::{
 };
 use stag_memory::Buf;
 use stag_wire::rpc::{NullCall, emit_success};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, SingleChunk};
-use stag_wire::xdr::{Reader, Reduced, Writer};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
+use stag_wire::xdr::{Reduced, Writer};
 
+use crate::carried::{CarriedChunk, CarriedRoom, Destination};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::server::draft::{Draft, Verdict};
-use crate::server::pulling::{Pull, take_at_once};
-use crate::server::serving::{ArrivedSingle, Carriage, Serving};
+use crate::server::pending::{Begun, CarriedCall, Stage};
+use crate::server::pulling::take_at_once;
+use crate::server::serving::Serving;
 use crate::server::spares::Reused;
 use crate::server::transit::{MemoryHolder, TransitShare};
-use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit_new, destination, route, trace_call};
-use crate::service::reply::{Reply, Room, Space};
-use crate::service::{Lookup, Repeat, Services};
+use crate::service::call::{Caller, Placed, PlacedPieces};
+use crate::service::dispatch::{Origin, ReplyPolicy, Run, trace_call};
+use crate::service::reply::{Frame, Room, Space};
+use crate::service::steps::{Arrival, Arrived, CallToCarry, Exit, serve};
+use crate::service::{Lookup, Services};
 use crate::state::{Core, EngineState, Link, Pass};
 
 /// The msg_type of a Reply.
 const REPLY: [u8; 4] = 1_u32.to_be_bytes();
 
-/// A Call whose handler ran in place, and that goes on in the general way.
-#[derive(Debug)]
-pub(crate) struct Begun {
-    pub(crate) xid: u32,
-    pub(crate) terms: ReplyPolicy,
-    /// What the handler filled in; `None`: it answers later.
-    pub(crate) draft: Option<Box<Draft>>,
-    /// Its data, if the handler answers later.
-    pub(crate) pull: Option<Box<Pull>>,
-}
-
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
     pub(crate) fn poll_provider(&mut self) -> usize {
-        if self.core.state.carrier.is_some() {
-            return self.poll_provider_in_group();
-        }
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
         let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker::<S, false> { pass: Pass { core: state, services }, connections };
-        provider.poll_in_place(now, completions, burst, &mut taker)
-    }
-
-    // Code of its own: it would slow down an engine that is alone.
-    #[inline(never)]
-    fn poll_provider_in_group(&mut self) -> usize {
-        let Engine { core, services, connections, completions, .. } = self;
-        let Core { provider, state } = core;
-        let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker::<S, true> { pass: Pass { core: state, services }, connections };
+        let mut taker = Taker { pass: Pass { core: state, services }, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
     }
 }
 
-/// What takes messages where they arrived: an engine without its provider, which shows them. `IS_MEMBER`: it is one of a group.
-struct Taker<'a, S, const IS_MEMBER: bool> {
+/// What takes messages where they arrived: an engine without its provider, which shows them.
+struct Taker<'a, S> {
     pass: Pass<'a, EngineState, S>,
     connections: &'a mut [Option<Box<Connection>>],
 }
 
-impl<S: Services, const IS_MEMBER: bool> TakeShown for Taker<'_, S, IS_MEMBER> {
+impl<S: Services> TakeShown for Taker<'_, S> {
     #[inline(always)]
     fn take_plain(&mut self, message: PlainMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
-        found.take_plain::<S, IS_MEMBER>(&mut self.pass, message)
+        found.take_plain(&mut self.pass, message)
     }
 
     #[inline(never)]
@@ -102,7 +81,7 @@ impl Connection {
 
     /// Handles a message without chunks where it arrived, if that is all that it takes.
     #[inline(always)]
-    fn take_plain<S: Services, const IS_MEMBER: bool>(
+    fn take_plain<S: Services>(
         &mut self,
         pass: &mut Pass<'_, EngineState, S>,
         message: PlainMessage<'_>,
@@ -119,9 +98,9 @@ impl Connection {
                 return if is_done { Taken::Done } else { Taken::No };
             }
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            let taken = serving.answer_plain::<S, IS_MEMBER>(pass, link, message);
-            if IS_MEMBER && taken == Taken::Done {
-                // There is a Call in process that is not to be forgotten.
+            let taken = serving.take_plain(pass, link, message);
+            if taken == Taken::Done {
+                // It is carried: there is a Call in process that is not to be forgotten.
                 pass.core.ready.wake(self);
             }
             return taken;
@@ -147,10 +126,9 @@ impl Connection {
             && !is_reply
         {
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            let mut is_carried = false;
-            let taken = serving.answer_whole(pass, link, message, &mut is_carried);
-            if is_carried {
-                // There is a Call in process that is not to be forgotten.
+            let taken = serving.take_whole(pass, link, message);
+            if taken == Taken::Done {
+                // As above.
                 pass.core.ready.wake(self);
             }
             return taken;
@@ -171,7 +149,7 @@ impl Connection {
         }
         if let Some(serving) = &mut self.serving {
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            return serving.answer_lone(pass, link, message);
+            return serving.take_lone(pass, link, message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
         if calling.complete_lone(pass.core, message.octets) { Taken::Done } else { Taken::No }
@@ -184,33 +162,231 @@ fn is_reply(stream: &[u8]) -> bool {
     stream.get(4..8).is_some_and(|kind| kind == REPLY)
 }
 
-/// A Call without chunks, where it arrived.
-struct ShownCall<'a> {
+/// A Call of version 1 that is shown where it arrived: it is answered there, or takes the general way.
+struct Shown<'a, K: MayHaveChunk<'a>> {
+    serving: &'a mut Serving,
+    xid: u32,
     /// Credits that it requests.
     requested: u32,
-    stream: &'a [u8],
+    /// Its chunk, or none.
+    chunk: K,
     /// Where its Reply's Payload stream is built.
     space: &'a mut [u8],
+    /// Pages of its data.
+    held: Option<usize>,
 }
 
-/// A Call that is executed where it arrived.
-// Passed by value: keeps the fields in registers.
-pub(crate) struct Execution<'c, 'a> {
-    pub(crate) run: &'c Run<'a>,
-    pub(crate) origin: &'c Origin<'c>,
-    pub(crate) terms: ReplyPolicy,
-    /// What there is for its results.
-    pub(crate) room: Room<'a>,
-    /// Octets of its Reply's header.
-    pub(crate) header_len: usize,
-    /// Octets of its Reply, header included, in a buffer for messages.
-    pub(crate) inline_len_max: usize,
+/// The only chunk of a Call that is shown.
+struct ShownChunk<'a> {
+    call: Single,
+    /// The peer's memory.
+    memory: &'a mut dyn MemoryInReach,
+    /// Where the Reply's header is built.
+    header: &'a mut [u8],
+}
+
+/// What a Call that is shown may have: a chunk, or `()`.
+trait MayHaveChunk<'a> {
+    fn get(&mut self) -> Option<&mut ShownChunk<'a>>;
+}
+
+impl<'a> MayHaveChunk<'a> for () {
+    #[inline(always)]
+    fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
+        None
+    }
+}
+
+impl<'a> MayHaveChunk<'a> for ShownChunk<'a> {
+    #[inline(always)]
+    fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
+        Some(self)
+    }
+}
+
+impl<'a, K: MayHaveChunk<'a>> Shown<'a, K> {
+    #[inline(always)]
+    fn chunk(&mut self) -> Option<SingleChunk> {
+        self.chunk.get().map(|chunk| chunk.call.chunk)
+    }
+
+    /// Counts the data that is here.
+    #[inline(always)]
+    fn count_data(&mut self, state: &mut EngineState) {
+        if let (Some(pages), Some(SingleChunk::Read(read))) = (self.held, self.chunk()) {
+            state.transit.take(&mut self.serving.share, pages);
+            state.statistics.read_chunks += 1;
+            state.statistics.read_bytes += u64::from(read.segment.length);
+        }
+    }
+}
+
+impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
+    type Served = Taken;
+
+    #[inline(always)]
+    fn open(&mut self, state: &mut EngineState) -> Result<Box<Draft>, Taken> {
+        self.serving.note_arrival(state);
+        self.count_data(state);
+        Ok(state.draft_in_place())
+    }
+
+    #[inline(always)]
+    fn frame(&mut self) -> Frame<'_> {
+        let (room, header_len) = match self.chunk() {
+            Some(SingleChunk::Write(segment)) => (Some(segment.length), SINGLE_LEN),
+            Some(SingleChunk::Read(_)) | None => (None, HEADER_LEN_MIN),
+        };
+        Frame {
+            xid: self.xid,
+            room: Room::Single(room),
+            inline_len_max: self.serving.responder.parameters().reply_threshold as usize,
+            space: Some(Space { octets: self.space, header_len }),
+            holder: Some(MemoryHolder::Share(&self.serving.share)),
+        }
+    }
+
+    #[inline]
+    fn payload<'d>(&'d self, draft: &'d Draft) -> Option<&'d [u8]> {
+        match draft.send {
+            None => self.space.get(..draft.payload_len),
+            Some(_) => draft.sent_payload(),
+        }
+    }
+
+    #[inline(always)]
+    fn send(&mut self, state: &mut EngineState, terms: ReplyPolicy, mut draft: Box<Draft>) -> Taken {
+        if let Some(pages) = self.held {
+            state.transit.give(&mut self.serving.share, pages);
+        }
+        if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
+            return self.serving.leave(self.xid, terms, draft);
+        }
+        let Shown { serving, chunk, space, xid, requested, .. } = self;
+        let Some(ShownChunk { call, memory, header }) = chunk.get() else {
+            let len = serving.end_in_place(state, draft);
+            let credits = serving.responder.answer_plain(*requested, serving.credit_limit());
+            return Taken::Answered { credits, len };
+        };
+        let Some(written) = write_in_reach(state, &mut draft, call.chunk, *memory) else {
+            draft.rescue(&state.pools.messages, header.len(), space);
+            return serving.leave(*xid, terms, draft);
+        };
+        let len = header.len() + serving.end_in_place(state, draft);
+        let emitted = serving.responder.answer_single(call, serving.credit_limit(), written, header);
+        debug_assert_eq!(emitted.header_len, header.len(), "the Payload stream is behind the header");
+        Taken::AnsweredWhole { len, invalidate: emitted.invalidate.map(Handle) }
+    }
+
+    #[inline]
+    fn keep(&mut self, state: &mut EngineState, terms: ReplyPolicy, draft: Option<Box<Draft>>) -> Taken {
+        if let Some(draft) = draft {
+            return self.serving.leave_unanswered(state, self.xid, terms, draft);
+        }
+        // It is on its way to another reactor. The Receive of its message stays posted.
+        self.serving.note_arrival(state);
+        self.count_data(state);
+        let responder = &mut self.serving.responder;
+        let (id, has_chunk) = match self.chunk.get() {
+            Some(chunk) => (responder.begin_single(&chunk.call), true),
+            None => (responder.begin_plain(self.xid, self.requested), false),
+        };
+        let held = self.held.unwrap_or(0) as u32;
+        let carried = CarriedCall { terms, has_chunk, held };
+        self.serving.keep(id, self.xid, Stage::Carried(carried));
+        state.statistics.calls_received += 1;
+        state.statistics.messages_short += 1;
+        Taken::Done
+    }
+}
+
+impl<'a, K: MayHaveChunk<'a>> Arrival<EngineState> for Shown<'a, K> {
+    const IS_SHOWN: bool = true;
+
+    #[inline(always)]
+    fn meet(&mut self, caller: &Caller<'_>) {
+        self.serving.host.note(caller);
+    }
+
+    #[inline(always)]
+    fn check(&mut self, _: &mut EngineState, run: &Run<'_>) -> Result<(), Taken> {
+        match self.chunk() {
+            Some(SingleChunk::Read(_)) if run.procedure.eligible_arguments == 0 => Err(Taken::No),
+            _ => Ok(()),
+        }
+    }
+
+    #[inline(always)]
+    fn bring(&mut self, state: &mut EngineState, items: &mut [Placed]) -> Result<(), Taken> {
+        if let (Some(ShownChunk { call, memory, .. }), [item]) = (self.chunk.get(), items)
+            && let SingleChunk::Read(read) = call.chunk
+        {
+            let read = read_in_reach(state, &self.serving.share, *memory, read);
+            let Some((buf, pages)) = read else { return Err(Taken::No) };
+            item.len = buf.len() as u32;
+            item.pieces.push(buf);
+            self.held = Some(pages);
+        }
+        Ok(())
+    }
+
+    /// From where it arrived into the lane; or it takes the general way.
+    #[inline(never)]
+    fn carry(
+        &mut self,
+        state: &mut EngineState,
+        (arrived, run, items): CallToCarry<'_>,
+        to: Destination,
+    ) -> Taken {
+        let Destination::One(to) = to else { return Taken::No };
+        // A Reply that may be exposed may be of any length.
+        if self.serving.exposes_replies() {
+            return Taken::No;
+        }
+        let (chunk, header_len) = match self.chunk() {
+            None => (None, HEADER_LEN_MIN),
+            Some(SingleChunk::Write(segment)) if state.transit.may_list(&self.serving.share) => {
+                (Some(CarriedChunk::Write(segment.length)), SINGLE_LEN)
+            }
+            Some(SingleChunk::Write(_)) => return Taken::No,
+            Some(SingleChunk::Read(read)) => {
+                let (position, len) = (read.position, read.segment.length);
+                (Some(CarriedChunk::Read { position, len }), HEADER_LEN_MIN)
+            }
+        };
+        let threshold = self.serving.responder.parameters().reply_threshold as usize;
+        let peer = (arrived.origin.peer, threshold.saturating_sub(header_len) as u32);
+        let (stream, token) = (arrived.stream, arrived.token(run));
+        let carrier = state.carrier.as_deref_mut().filter(|carrier| carrier.may_send_light(to, stream.len()));
+        let Some(carrier) = carrier else { return Taken::No };
+        let data = items.first_mut().and_then(|item| item.pieces.pop()).map(|buf| buf.share().lend());
+        state.statistics.pieces_lent += u64::from(data.is_some());
+        carrier.send_light(to, &token, peer, chunk, data, stream);
+        state.statistics.calls_carried += 1;
+        self.meet(&run.head.caller);
+        self.keep(state, ReplyPolicy::of(run), None)
+    }
+
+    #[cold]
+    fn room(&mut self, _: &mut EngineState, _: &Run<'_>) -> Result<CarriedRoom, Taken> {
+        Err(Taken::No)
+    }
+
+    #[cold]
+    fn discard(&mut self, _: &mut EngineState) -> Taken {
+        Taken::No
+    }
+
+    #[cold]
+    fn wait(&mut self, _: &mut EngineState) -> Taken {
+        Taken::No
+    }
 }
 
 impl Serving {
-    /// In a group, [`Taken::Done`] says that the Call is on its way to another engine.
+    /// Takes a Call without chunks.
     #[inline(always)]
-    fn answer_plain<S: Services, const IS_MEMBER: bool>(
+    fn take_plain<S: Services>(
         &mut self,
         pass: &mut Pass<'_, EngineState, S>,
         link: Link<'_>,
@@ -219,14 +395,14 @@ impl Serving {
         let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
             return Taken::No;
         };
-        if let Some(null) = NullCall::parse(stream) {
-            return self.answer_null(pass, link, null, requested, space);
+        match NullCall::parse(stream) {
+            Some(null) => self.answer_null(pass, link, null, requested, space),
+            None => self.serve_plain(pass, link, (requested, stream), space),
         }
-        let call = ShownCall { requested, stream, space };
-        self.answer_procedure::<S, IS_MEMBER>(pass, link, call)
     }
 
     /// Answers a Call of procedure 0, which has no results and of which the service does not hear. It takes no memory.
+    // By hand: the steps of any other Call would take twice the instructions.
     #[inline(always)]
     fn answer_null<S: Services>(
         &mut self,
@@ -237,10 +413,8 @@ impl Serving {
         space: &mut [u8],
     ) -> Taken {
         let NullCall { xid, program, version } = null;
-        if !self.may_answer_in_place(pass.core, requested)
+        if !self.may_take::<false>(pass.core, link, xid, requested)
             || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
-            || !self.responder.may_answer(xid)
-            || pass.core.refused_calls.has(link.peer, xid, pass.core.now)
         {
             return Taken::No;
         }
@@ -253,270 +427,134 @@ impl Serving {
         }
         let len = writer.position();
         self.note_arrival(pass.core);
-        self.count_in_place(pass.core);
+        count_in_place(pass.core);
         let credits = self.responder.answer_plain(requested, self.credit_limit());
         Taken::Answered { credits, len }
     }
 
     // Not inline: it would slow down NULL, and the loop over the messages of a connection.
     #[inline(never)]
-    fn answer_procedure<S: Services, const IS_MEMBER: bool>(
+    fn serve_plain<S: Services>(
         &mut self,
         pass: &mut Pass<'_, EngineState, S>,
         link: Link<'_>,
-        call: ShownCall<'_>,
+        (requested, stream): (u32, &[u8]),
+        space: &mut [u8],
     ) -> Taken {
-        let ShownCall { requested, stream, space } = call;
-        if !self.may_begin(pass.core, requested) {
+        let xid = xid_of_stream(stream);
+        if !self.may_take::<true>(pass.core, link, xid, requested) {
             return Taken::No;
         }
-        let routed = route(pass.services, Reader::new(stream));
-        // By reference: it is large to move.
-        let Route::Run(run) = &routed else { return Taken::No };
-        // What may have chunks takes memory, and the duplicate request cache is for the general way.
-        let procedure = run.procedure;
-        let is_simple = procedure.repeat == Repeat::Harmless && !procedure.has_eligible_items();
-        if !is_simple && !IS_MEMBER {
-            return Taken::No;
-        }
-        if !self.responder.may_answer(run.head.xid) {
-            return Taken::No;
-        }
-        let origin = self.origin(pass.core, link);
-        if pass.core.refused_calls.has(origin.peer, run.head.xid, pass.core.now) {
-            return Taken::No;
-        }
-        if IS_MEMBER {
-            match self.carry_plain(pass.core, pass.services, run, &origin, (requested, stream)) {
-                Carriage::Here if is_simple => {}
-                Carriage::Sent => return Taken::Done,
-                Carriage::Here | Carriage::Left => return Taken::No,
-            }
-        }
-        self.note_arrival(pass.core);
-        self.host.note(&run.head.caller);
-        let (terms, header_len) = (ReplyPolicy::of(run), HEADER_LEN_MIN);
-        let room = Room::Single(None);
-        let inline_len_max = self.responder.parameters().reply_threshold as usize;
-        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
-        if !self.execute(pass, execution, &mut [], space) {
-            return Taken::No;
-        }
-        let len = self.end_in_place(pass.core);
-        let credits = self.responder.answer_plain(requested, self.credit_limit());
-        Taken::Answered { credits, len }
+        let arrived = Arrived { origin: self.origin(pass.core, link), stream, reduced: &[] };
+        let mut shown = Shown { serving: self, xid, requested, chunk: (), space, held: None };
+        serve(pass, &mut shown, &arrived, &mut [])
     }
 
-    /// `is_carried` becomes true if the Call is on its way to another engine.
+    /// Takes a Call with one chunk of one segment.
     // `inline(always)`: there is one caller, which would only hand on a large argument.
     #[inline(always)]
-    fn answer_whole<S: Services>(
+    fn take_whole<S: Services>(
         &mut self,
         pass: &mut Pass<'_, EngineState, S>,
         link: Link<'_>,
         message: WholeMessage<'_>,
-        is_carried: &mut bool,
     ) -> Taken {
         let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
         let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
-        if !self.may_begin(pass.core, call.credits) {
+        let Single { xid, credits: requested, chunk } = call;
+        if !self.may_take::<true>(pass.core, link, xid, requested) {
             return Taken::No;
         }
-        let (read, room, header_len) = match call.chunk {
-            SingleChunk::Read(read) => (Some(read), None, HEADER_LEN_MIN),
-            SingleChunk::Write(segment) => (None, Some(segment.length), SINGLE_LEN),
+        let (read, header_len) = match chunk {
+            SingleChunk::Read(read) => (Some(read), HEADER_LEN_MIN),
+            SingleChunk::Write(_) => (None, SINGLE_LEN),
         };
         let (header, space) = space.split_at_mut(header_len);
         let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
-        let reader = Reader::with_reduced(stream, reduced.as_slice());
-        let routed = route(pass.services, reader);
-        // By reference: it is large to move.
-        let Route::Run(run) = &routed else { return Taken::No };
-        if !self.responder.may_answer(run.head.xid) {
-            return Taken::No;
-        }
         let origin = self.origin(pass.core, link);
-        if pass.core.refused_calls.has(origin.peer, run.head.xid, pass.core.now) {
-            return Taken::No;
-        }
-        if let Some(carrier) = pass.core.carrier.as_deref()
-            && let Some(destination) = destination(carrier, pass.services, run, &origin)
-        {
-            let arrived = ArrivedSingle { call, stream };
-            *is_carried =
-                self.carry_single(pass.core, run, &origin, &arrived, memory, destination) == Carriage::Sent;
-            return if *is_carried { Taken::Done } else { Taken::No };
-        }
-        let mut data = None;
-        let mut held = 0;
-        if let Some(read) = read {
-            if run.procedure.eligible_arguments == 0 {
-                return Taken::No;
-            }
-            let Some((buf, pages)) = read_in_reach(pass.core, &self.share, memory, read) else {
-                return Taken::No;
-            };
-            // Filled in place: it is large to move.
-            let placed = data.insert(Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 });
-            placed.pieces.push(buf);
-            held = pages;
-        }
-        let placed = data.as_mut_slice();
-        let Some(terms) = admit_new(pass.core, run, stream, placed, link.id, link.peer) else {
-            return Taken::No;
-        };
-        self.note_arrival(pass.core);
-        self.host.note(&run.head.caller);
-        if let Some(read) = read {
-            pass.core.transit.take(&mut self.share, held);
-            pass.core.statistics.read_chunks += 1;
-            pass.core.statistics.read_bytes += u64::from(read.segment.length);
-        }
-        let room = Room::Single(room);
-        let inline_len_max = self.responder.parameters().reply_threshold as usize;
-        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
-        let held = read.is_some().then_some(held);
-        if !self.execute_with(pass, execution, (placed, held), space) {
-            return Taken::No;
-        }
-        let Some(written) = write_in_reach(pass.core, call.chunk, memory) else {
-            return self.leave_filled(pass.core, run.head.xid, terms, header_len, space);
-        };
-        if let Some(entry) = terms.kept {
-            let draft = &pass.core.draft_in_place;
-            let payload = draft.items.is_empty().then(|| &space[..draft.payload_len]);
-            pass.core.duplicates.keep_octets(entry, payload, &mut pass.core.statistics);
-        }
-        let len = self.end_in_place(pass.core);
-        let emitted = self.responder.answer_single(&call, self.credit_limit(), written, header);
-        debug_assert_eq!(emitted.header_len, header_len, "the Payload stream is behind the header");
-        Taken::AnsweredWhole { len: header_len + len, invalidate: emitted.invalidate.map(Handle) }
+        let arrived = Arrived { origin, stream, reduced: reduced.as_slice() };
+        let chunk = ShownChunk { call, memory, header };
+        let mut shown = Shown { serving: self, xid, requested, chunk, space, held: None };
+        // Filled in place: it is large to move.
+        let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
+        let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
+        let held = shown.held;
+        self.keep_data(pass.core, data.as_mut_slice(), held);
+        taken
     }
 
-    /// As [`Serving::execute`], of a Call with data, for which the pages are counted until it is answered. A Call without data
-    /// has none, and `None`.
-    #[inline(always)]
-    pub(crate) fn execute_with<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        execution: Execution<'_, '_>,
-        (placed, held): (&mut [Placed], Option<usize>),
-        space: &mut [u8],
-    ) -> bool {
-        let is_done = self.execute(pass, execution, placed, space);
-        if let Some(begun) = self.begun.as_mut().filter(|begun| begun.draft.is_none()) {
-            // The handler answers later, and has its data till then.
-            if let Some(held) = held {
-                let mut pull = pass.core.pulls.take();
-                pull.items.extend(placed.iter_mut().map(std::mem::take));
-                pull.held = held;
-                begun.pull = Some(pull);
-            }
-            return false;
-        }
-        if let Some(held) = held {
-            pass.core.transit.give(&mut self.share, held);
-        }
-        is_done
-    }
-
-    /// Whether a Call that requests this number of credits may begin now: no Calls or Replies wait, and no Receives are due
-    /// to be posted. A handler may need a buffer after all.
-    #[inline(always)]
-    pub(crate) fn may_begin(&self, state: &EngineState, requested: u32) -> bool {
-        self.may_answer_in_place(state, requested) && !state.is_short()
-    }
-
-    /// Where a Call comes in that [`Responder::may_answer`](stag_proto::responder::Responder::may_answer).
+    /// Where a Call comes in that [`Serving::may_take`].
     #[inline(always)]
     pub(crate) fn origin<'c>(&self, state: &EngineState, link: Link<'c>) -> Origin<'c> {
         let slot = self.responder.next_slot();
         Origin { connection: link.id, slot, peer: link.peer, local: None, now: state.now }
     }
 
-    /// Lets the service answer into `space`. `false`: the Call goes on in the general way.
+    /// Keeps the data of a Call whose handler was asked where it arrived, and answers later.
     #[inline(always)]
-    fn execute<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        execution: Execution<'_, '_>,
-        items: &mut [Placed],
-        space: &mut [u8],
-    ) -> bool {
-        let Execution { run, origin, terms, room, header_len, inline_len_max } = execution;
-        let mut reply = Reply {
-            draft: &mut pass.core.draft_in_place,
-            xid: run.head.xid,
-            room,
-            inline_len_max,
-            space: Some(Space { octets: space, header_len, messages: Some(&pass.core.pools.messages) }),
-            payload: &pass.core.pools.payload,
-            transit: Some((&pass.core.transit, MemoryHolder::Share(&self.share))),
-            scratch: &mut pass.core.scratch,
-            eligible: terms.procedure.eligible_results,
-            copied_bytes: &mut pass.core.statistics.copied_bytes,
-            deferrals: &pass.core.deferrals,
-        };
-        let is_done = run.call(pass.services, origin, items, &mut reply);
-        let is_in_place = reply.space.is_some();
-        let draft = &*pass.core.draft_in_place;
-        if is_done && is_in_place && draft.verdict == Verdict::Encoded && draft.defect().is_none() {
-            return true;
+    pub(crate) fn keep_data(&mut self, state: &mut EngineState, items: &mut [Placed], held: Option<usize>) {
+        if let Some(begun) = &mut self.begun
+            && begun.draft.is_none()
+            && let Some(held) = held
+        {
+            let mut pull = state.pulls.take();
+            pull.items.extend(items.iter_mut().map(std::mem::take));
+            pull.held = held;
+            begun.pull = Some(pull);
         }
-        self.go_on_later(pass.core, run.head.xid, terms, is_done);
-        false
     }
 
     /// Ends a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
     #[inline(always)]
-    pub(crate) fn end_in_place(&mut self, state: &mut EngineState) -> usize {
-        let draft = &mut *state.draft_in_place;
+    pub(crate) fn end_in_place(&mut self, state: &mut EngineState, mut draft: Box<Draft>) -> usize {
         let len = draft.payload_len;
         if draft.is_service {
             self.note_service(state.now);
         }
         draft.forget_results();
-        self.count_in_place(state);
+        state.put_draft_in_place(draft);
+        count_in_place(state);
         len
     }
 
-    /// Counts a Call that is answered in place.
-    #[inline(always)]
-    fn count_in_place(&self, state: &mut EngineState) {
-        state.statistics.calls_received += 1;
-        state.statistics.messages_short += 1;
-        state.statistics.replies_sent += 1;
+    /// Leaves a Call to the general way, which takes it in next: its handler has answered.
+    #[cold]
+    pub(crate) fn leave(&mut self, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
+        // What is kept of its Reply is kept already.
+        let terms = ReplyPolicy { kept: None, ..terms };
+        self.begun = Some(Begun { xid, terms, draft: Some(draft), pull: None });
+        Taken::No
     }
 
-    /// Leaves a Call to the general way whose Reply is in `space`: its results cannot go out from here.
+    /// The same, if its handler answers later.
     #[cold]
-    pub(crate) fn leave_filled(
+    pub(crate) fn leave_unanswered(
         &mut self,
         state: &mut EngineState,
         xid: u32,
         terms: ReplyPolicy,
-        header_len: usize,
-        space: &[u8],
+        mut draft: Box<Draft>,
     ) -> Taken {
-        state.draft_in_place.rescue(&state.pools.messages, header_len, space);
-        self.go_on_later(state, xid, terms, true);
+        draft.clear();
+        state.put_draft_in_place(draft);
+        state.transit.expect(&mut self.share, terms.pages as usize);
+        self.begun = Some(Begun { xid, terms, draft: None, pull: None });
         Taken::No
     }
+}
 
-    /// Leaves a Call to the general way, which takes it in next. `is_done`: its handler has answered.
-    #[cold]
-    fn go_on_later(&mut self, state: &mut EngineState, xid: u32, mut terms: ReplyPolicy, is_done: bool) {
-        let draft = &mut state.draft_in_place;
-        let mut filled = None;
-        if is_done {
-            filled = Some(std::mem::replace(draft, state.drafts.take()));
-        } else {
-            terms.pages = std::mem::take(&mut draft.pages);
-            draft.clear();
-            state.transit.expect(&mut self.share, terms.pages as usize);
-        }
-        self.begun = Some(Begun { xid, terms, draft: filled, pull: None });
-    }
+/// The xid of a Payload stream.
+#[inline(always)]
+pub(crate) fn xid_of_stream(stream: &[u8]) -> u32 {
+    stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid))
+}
+
+/// Counts a Call that is answered in place.
+#[inline(always)]
+fn count_in_place(state: &mut EngineState) {
+    state.statistics.calls_received += 1;
+    state.statistics.messages_short += 1;
+    state.statistics.replies_sent += 1;
 }
 
 /// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
@@ -538,10 +576,11 @@ pub(crate) fn read_in_reach(
 #[inline]
 fn write_in_reach(
     state: &mut EngineState,
+    draft: &mut Draft,
     chunk: SingleChunk,
     memory: &mut dyn MemoryInReach,
 ) -> Option<u32> {
-    let EngineState { draft_in_place: draft, statistics, .. } = state;
+    let EngineState { statistics, .. } = state;
     let (item, piece) = match (&draft.items[..], &draft.pieces[..]) {
         ([], []) => return Some(0),
         ([item], []) if item.len == 0 || !item.reduced => {

@@ -64,6 +64,20 @@ pub(crate) struct Link<'a> {
     pub(crate) peer: Option<&'a Peer>,
 }
 
+impl<P> AsMut<EngineState> for Core<P> {
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut EngineState {
+        &mut self.state
+    }
+}
+
+impl AsMut<EngineState> for EngineState {
+    #[inline(always)]
+    fn as_mut(&mut self) -> &mut EngineState {
+        self
+    }
+}
+
 /// Everything of a [`Core`] but the provider: what can be used while the provider is polled.
 pub(crate) struct EngineState {
     pub(crate) pools: Pools,
@@ -116,8 +130,8 @@ pub(crate) struct EngineState {
     /// Clients whose connections are gone, and who was to serve them if that was another reactor; `None`: it is not
     /// asked for.
     pub(crate) departures: Option<Vec<(Option<usize>, Peer)>>,
-    /// Of the Call that is answered in place.
-    pub(crate) draft_in_place: Box<Draft>,
+    /// For a Call that is answered in place: its lists are at hand.
+    pub(crate) draft_in_place: Option<Box<Draft>>,
 }
 
 impl EngineState {
@@ -136,6 +150,24 @@ impl EngineState {
     #[inline]
     pub(crate) fn put_draft(&mut self, draft: Box<Draft>) {
         self.drafts.put(draft);
+    }
+
+    /// A draft for a Call that is answered before another begins.
+    #[inline(always)]
+    pub(crate) fn draft_in_place(&mut self) -> Box<Draft> {
+        match self.draft_in_place.take() {
+            Some(draft) => draft,
+            None => self.drafts.take(),
+        }
+    }
+
+    /// Takes that back, which has nothing in it any more.
+    #[inline(always)]
+    pub(crate) fn put_draft_in_place(&mut self, draft: Box<Draft>) {
+        let none = self.draft_in_place.replace(draft);
+        debug_assert!(none.is_none(), "one Call at a time is answered in place");
+        // As it is none: the check would be in the way of each Call.
+        std::mem::forget(none);
     }
 
     pub(crate) fn put_pull(&mut self, pull: Box<Pull>) {

@@ -2,39 +2,39 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 
 use smallvec::SmallVec;
 use stag_fabric::{Peer, Provider};
 use stag_memory::{Borrowed, Buf, Shared};
 use stag_runtime::{GroupMember, LaneRecord, ReactorId};
-use stag_wire::rpcrdma::HEADER_LEN_MIN;
-use stag_wire::xdr::Reader;
+use stag_wire::xdr::Reduced;
 
-use super::light::{LightCall, ShortReply, SingleReply};
+use super::answering::Answering;
+use super::light::{CarriedChunk, LightCall, ShortReply, SingleReply};
 use super::record::{
-    CALL, CarriedCall, CarriedItem, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY, SHORT_REPLY,
-    SINGLE_REPLY, WRITE_CALL, WRITE_CHUNKS_MAX, kind,
+    CALL, CarriedCall, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY, SHORT_REPLY, SINGLE_REPLY,
+    WRITE_CALL, kind,
 };
-use super::{
-    Attachment, CallLanes, CarriedRoom, Carrier, Homes, LaterCall, Lent, Neighbour, Parcel, name_elsewhere,
-};
-use crate::engine::Engine;
+use super::{Attachment, CallLanes, CarriedRoom, Carrier, Homes, Lent, Neighbour, Parcel};
+use crate::engine::{Engine, find};
 use crate::pools::PAGE_LEN;
-use crate::server::draft::{Draft, Verdict};
+use crate::server::draft::Draft;
 use crate::server::owner::{address, owner};
-use crate::server::transit::{MemoryHolder, TransitAccounts};
-use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, route};
+use crate::server::pending::Served;
+use crate::server::transit::TransitAccounts;
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::Origin;
 use crate::service::late;
-use crate::service::reply::{Reply, Room, Space};
+use crate::service::steps::{Arrived, serve};
 use crate::service::{Services, Token};
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Pass};
 
 /// Records that one pass takes from another reactor at most.
 const EXCHANGE_BURST: usize = 64;
 
 /// From this many octets on, a Reply's data is large: it is sent after others' Calls were executed.
-pub(super) const LARGE_LEN: usize = 32 << 10;
+const LARGE_LEN: usize = 32 << 10;
 
 /// A pass sends large results until they have this many octets; 1 MiB takes some 40 µs, in which other reactors wait for nothing
 /// that is in their lanes.
@@ -118,7 +118,7 @@ impl Carrier {
     }
 
     /// Counts what a Reply takes with it of the memory here for its client, until it is back.
-    fn note_lent(&mut self, accounts: &mut TransitAccounts, peer: Option<&Peer>, draft: &Draft) {
+    pub(super) fn note_lent(&mut self, accounts: &mut TransitAccounts, peer: Option<&Peer>, draft: &Draft) {
         let pages = draft.transit_pages();
         // What a service has, too, may never come back.
         let last = draft.long.last().or(draft.pieces.last()).filter(|last| last.is_unique());
@@ -251,16 +251,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[inline]
     fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
         match kind(record) {
-            PLAIN_CALL => {
-                if !self.execute_plain(from, &LightCall::plain(record)) {
-                    self.execute_carried(from, record);
-                }
-            }
-            WRITE_CALL | READ_CALL => {
-                if !self.execute_single(from, &LightCall::single(record), record) {
-                    self.execute_carried(from, record);
-                }
-            }
             SHORT_REPLY => {
                 let reply = ShortReply::of(record);
                 self.carrier().note_answer(from);
@@ -279,6 +269,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     self.deliver_in_turn(&reply, place, record, None);
                 }
             }
+            PLAIN_CALL => self.execute_light(from, &LightCall::plain(record)),
+            WRITE_CALL | READ_CALL => self.execute_light(from, &LightCall::single(record)),
             CALL => self.execute_carried(from, record),
             REPLY => {
                 self.carrier().note_answer(from);
@@ -288,13 +280,94 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
-    /// Executes another reactor's Call, the general way.
+    /// Executes another reactor's Call with one chunk or none.
+    #[inline]
+    fn execute_light(&mut self, from: ReactorId, call: &LightCall<'_>) {
+        let &LightCall { token, ref peer, inline_len_max, chunk, stream } = call;
+        let mut room = CarriedRoom { inline_len_max, ..CarriedRoom::default() };
+        let (mut reduced, mut data) = (None, None);
+        match chunk {
+            None => {}
+            Some(CarriedChunk::Write(len)) => room.write_chunks.push(len.into()),
+            Some(CarriedChunk::Read { position, len }) => {
+                reduced = Some(Reduced::read_chunk(0, position, len));
+                let piece = self.carrier().take_piece(from);
+                // Filled in place: it is large to move.
+                let placed = data.insert(Placed { pieces: PlacedPieces::new(), len });
+                placed.pieces.extend(as_buf(piece));
+            }
+        }
+        let answering = Answering::new(from, token, peer.as_ref(), &room);
+        self.serve(answering, None, (stream, reduced.as_slice()), data.as_mut_slice());
+    }
+
+    /// Executes another reactor's Call.
     #[inline(never)]
     fn execute_carried(&mut self, from: ReactorId, record: &LaneRecord) {
         let call = CarriedCall::decode(record);
         let pieces = call.pieces.iter().sum::<u32>() as usize;
         let octets = self.carrier().unload(from, call.stream == Place::Attached, pieces);
         self.execute(from, &call, record, octets);
+    }
+
+    /// Sends a Reply to a Call that was carried from where it arrived, and has no chunks, from where it leaves. `false`: it takes the
+    /// general way, and nothing happened.
+    #[inline]
+    fn deliver_short(&mut self, reply: &ShortReply<'_>) -> bool {
+        let Engine { core, connections, .. } = self;
+        let Some(found) = find(connections, reply.token.connection) else { return false };
+        let Some(serving) = found.serving.as_mut() else { return false };
+        if !serving.answer_kept(core, &reply.token, reply.is_service, reply.payload) {
+            return false;
+        }
+        core.state.ready.touch(found);
+        true
+    }
+
+    /// Sends a Reply with one result in one piece, which lies beside the record, unless it is large. `false`: it takes the general
+    /// way, and the piece is in the carrier's `pieces`.
+    #[inline]
+    fn deliver_single(&mut self, from: ReactorId, reply: &SingleReply<'_>) -> bool {
+        let Some(carrier) = self.core.state.carrier.as_deref_mut() else { return false };
+        let piece = carrier.take_piece(from);
+        if !carrier.broadcasts.is_empty() || piece.len() >= LARGE_LEN {
+            carrier.pieces.push(piece);
+            return false;
+        }
+        self.answer_single(&reply.token, reply.is_service, reply.payload, Some(piece))
+    }
+
+    /// Answers a Call with one chunk that was carried from where it arrived: with this payload, and with this result. `false`: it takes
+    /// the general way, and the result is in the carrier's `pieces`.
+    #[inline]
+    fn answer_single(
+        &mut self,
+        token: &Token,
+        is_service: bool,
+        payload: &[u8],
+        piece: Option<Shared>,
+    ) -> bool {
+        let Engine { core, connections, .. } = self;
+        let mut left = piece;
+        if let Some(found) = find(connections, token.connection)
+            && let Some(serving) = found.serving.as_mut()
+        {
+            match serving.answer_single(core, token, is_service, payload, &mut left) {
+                Ok(Served::Left) => {}
+                Ok(_) => {
+                    core.state.ready.touch(found);
+                    return true;
+                }
+                Err(reason) => {
+                    found.close(core, reason);
+                    return true;
+                }
+            }
+        }
+        if let Some(carrier) = &mut core.state.carrier {
+            carrier.pieces.extend(left);
+        }
+        false
     }
 
     /// Takes in what another reactor answered, the general way.
@@ -315,7 +388,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 
     /// Executes another reactor's Call, or this one's as the last that does.
-    pub(super) fn execute(
+    fn execute(
         &mut self,
         from: ReactorId,
         call: &CarriedCall,
@@ -331,33 +404,28 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 len: reduced.len,
             }));
         }
+        let answering = Answering::new(from, call.token, call.peer.as_ref(), &call.room);
+        self.serve(answering, call.local.as_ref(), (stream, &call.reduced), &mut items);
+    }
+
+    /// Takes a Call through its steps, at its home.
+    #[inline(always)]
+    fn serve(
+        &mut self,
+        mut answering: Answering<'_>,
+        local: Option<&IpAddr>,
+        (stream, reduced): (&[u8], &[Reduced]),
+        items: &mut [Placed],
+    ) {
         let Engine { core, services, .. } = self;
-        core.statistics.calls_executed_for_others +=
-            u64::from(core.carrier.as_ref().is_some_and(|carrier| carrier.own != from));
-        let connection = name_elsewhere(from, call.token.connection);
-        let answering = Answering { from, token: call.token, peer: call.peer.as_ref(), room: &call.room };
-        let routed = route(services, Reader::with_reduced(stream, &call.reduced));
-        let run = match &routed {
-            Route::Run(run) => run,
-            Route::Refuse(refusal) => {
-                return answering.answer_whole(core, |reply| reply.header(refusal));
-            }
-            Route::Drop => return answering.drop(core),
-        };
-        let slot = core.carrier.as_ref().map_or(0, |carrier| carrier.later_slot());
-        let token = Token { connection, slot, xid: run.head.xid };
-        let peer = call.peer.as_ref();
-        let terms = match admit(core, run, token, stream, &items, peer) {
-            Admission::Execute(terms) => terms,
-            Admission::Repeat(kept) => return answering.answer_whole(core, |reply| reply.repeat(&kept)),
-            Admission::Wait => return answering.keep(core, token, ReplyPolicy::ENGINE),
-            Admission::Drop => return answering.drop(core),
-        };
-        let origin = Origin { connection, slot, peer, local: call.local.as_ref(), now: core.now };
-        let answered = answering.answer(core, terms, |reply| run.call(services, &origin, &mut items, reply));
-        if let Err(pages) = answered {
-            answering.keep(core, token, ReplyPolicy { pages, ..terms });
-        }
+        let state = &mut core.state;
+        let Some(carrier) = state.carrier.as_deref() else { return };
+        let (own, now) = (carrier.own, state.now);
+        let Token { connection, slot, .. } = answering.wait_at(carrier.later_slot());
+        state.statistics.calls_executed_for_others += u64::from(answering.from != own);
+        let origin = Origin { connection, slot, peer: answering.peer, local, now };
+        let arrived = Arrived { origin, stream, reduced };
+        serve(&mut Pass { core: state, services }, &mut answering, &arrived, items);
     }
 
     /// Hands another reactor's Reply to its connection: at once, or after the lanes were read if its data is large.
@@ -443,184 +511,8 @@ fn stream_of(cargo: Vec<Attachment>) -> Option<Box<[u8]>> {
 }
 
 /// Data that was placed at another reactor, as it was there.
-pub(super) fn as_buf(piece: Shared) -> Option<Buf> {
+fn as_buf(piece: Shared) -> Option<Buf> {
     let found = piece.into_buf();
     debug_assert!(found.is_ok(), "what was placed is lent whole, and has no other user");
     found.ok()
-}
-
-/// A carried Call that waits for its answer.
-pub(super) struct Answering<'a> {
-    pub(super) from: ReactorId,
-    pub(super) peer: Option<&'a Peer>,
-    /// Names it where its connection is.
-    pub(super) token: Token,
-    pub(super) room: &'a CarriedRoom,
-}
-
-impl Answering<'_> {
-    /// Lets `fill` fill the Reply in, then sends it to where the Call came in, unless `fill` says with `false` that it comes
-    /// later. Then [`Answering::keep`] follows, with the pages that this returns as `Err`.
-    fn answer<P>(
-        &self,
-        core: &mut Core<P>,
-        terms: ReplyPolicy,
-        fill: impl FnOnce(&mut Reply<'_>) -> bool,
-    ) -> Result<(), u32> {
-        let mut draft = core.draft();
-        if !self.fill(core, &mut draft, terms.procedure.eligible_results, fill) {
-            let pages = draft.pages;
-            core.put_draft(draft);
-            return Err(pages);
-        }
-        self.conclude(core, terms, draft);
-        Ok(())
-    }
-
-    /// Lets `fill` fill the Reply in; its payload is in the carrier's space then. Says what `fill` says.
-    fn fill<P>(
-        &self,
-        core: &mut Core<P>,
-        draft: &mut Draft,
-        eligible: u8,
-        fill: impl FnOnce(&mut Reply<'_>) -> bool,
-    ) -> bool {
-        let EngineState { pools, transit, scratch, statistics, deferrals, carrier, .. } = &mut core.state;
-        let Some(carrier) = carrier.as_deref_mut() else {
-            unreachable!("an engine does not leave its group")
-        };
-        let guest = MemoryHolder::Guest { owner: owner(self.peer), is_last_try: self.room.is_last_try };
-        let mut reply = Reply {
-            draft,
-            xid: self.token.xid,
-            room: Room::Carried(self.room),
-            inline_len_max: self.room.inline_len_max as usize + HEADER_LEN_MIN,
-            space: Some(Space { octets: &mut carrier.space, header_len: HEADER_LEN_MIN, messages: None }),
-            payload: &pools.payload,
-            transit: Some((transit, guest)),
-            scratch,
-            eligible,
-            copied_bytes: &mut statistics.copied_bytes,
-            deferrals,
-        };
-        fill(&mut reply)
-    }
-
-    /// Sends a Reply that is filled in, with its payload in the carrier's space, to where the Call came in.
-    pub(super) fn conclude<P>(&self, core: &mut Core<P>, terms: ReplyPolicy, mut draft: Box<Draft>) {
-        let defect = draft.defect();
-        if defect.is_some() {
-            self.fill(core, &mut draft, 0, |reply| {
-                reply.system_error();
-                true
-            });
-        }
-        let EngineState { statistics, carrier, duplicates, transit, .. } = &mut core.state;
-        let Some(carrier) = carrier else { unreachable!("an engine does not leave its group") };
-        let space = std::mem::take(&mut carrier.space);
-        let ending = match draft.verdict {
-            Verdict::Encoded => Ending::Encoded,
-            Verdict::BadChunks => Ending::BadChunks,
-            Verdict::NoMemory(_) => Ending::NoMemory,
-            Verdict::TooLong | Verdict::Empty | Verdict::Panicked | Verdict::BadSum(..) => Ending::TooLong,
-        };
-        let is_inline = ending == Ending::Encoded && draft.long.is_empty();
-        let payload = if is_inline { &space[..draft.payload_len] } else { &[] };
-        if let Some(entry) = terms.kept {
-            duplicates.keep_octets(
-                entry,
-                Some(payload).filter(|_| is_inline && draft.items.is_empty()),
-                statistics,
-            );
-        }
-        let items = draft.items.iter().take(WRITE_CHUNKS_MAX).map(|item| CarriedItem {
-            len: item.len,
-            pieces_end: item.pieces_end as u16,
-            is_reduced: item.reduced,
-        });
-        let are_stored = draft.pieces.iter().all(Shared::is_stored);
-        let reply = CarriedReply {
-            token: self.token,
-            are_stored,
-            ending,
-            is_service: draft.is_service,
-            splice: draft.splice,
-            left_out: draft.left_out,
-            items: items.collect(),
-            pieces: draft.pieces.len() as u16,
-            long: (draft.long.len() as u16, if is_inline { 0 } else { draft.payload_len as u32 }),
-        };
-        if self.from != carrier.own {
-            carrier.note_lent(transit, self.peer, &draft);
-        }
-        let Draft { pieces, long, .. } = &mut *draft;
-        let count = pieces.len() + long.len();
-        let pieces = pieces.drain(..).chain(long.drain(..));
-        statistics.pieces_lent += count as u64;
-        carrier.send_reply(self.from, &reply, payload, (count, pieces));
-        carrier.space = space;
-        core.put_draft(draft);
-        if let Some(defect) = defect {
-            terms.report(core, defect);
-        }
-    }
-
-    /// Answers with what the engine knows.
-    fn answer_whole<P>(&self, core: &mut Core<P>, fill: impl FnOnce(&mut Reply<'_>)) {
-        let answered = self.answer(core, ReplyPolicy::ENGINE, |reply| {
-            fill(reply);
-            true
-        });
-        debug_assert!(answered.is_ok(), "it is filled in");
-    }
-
-    /// The Call is answered later, under this token.
-    #[cold]
-    pub(super) fn keep<P>(&self, core: &mut Core<P>, token: Token, terms: ReplyPolicy) {
-        let mut share = core.transit.open(owner(self.peer));
-        core.transit.expect(&mut share, terms.pages as usize);
-        let (peer, room) = (self.peer.cloned(), self.room.clone());
-        let call = LaterCall { from: self.from, token: self.token, peer, room, terms, share };
-        if let Some(carrier) = &mut core.carrier {
-            carrier.keep_later(token.slot, call);
-        }
-    }
-
-    /// The Call is not answered.
-    #[cold]
-    fn drop<P>(&self, core: &mut Core<P>) {
-        if let Some(carrier) = &mut core.carrier {
-            let reply = CarriedReply::dropped(self.token);
-            carrier.send_reply(self.from, &reply, &[], (0, std::iter::empty()));
-        }
-    }
-}
-
-/// Another reactor's Call that was left for later is answered. `false`: that Call is gone.
-pub(crate) fn finish<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
-    let Some(LaterCall { from, token, peer, room, terms, .. }) = take_later(core, token) else {
-        return false;
-    };
-    let answering = Answering { from, token, peer: peer.as_ref(), room: &room };
-    let answered = answering.answer(core, terms, |reply| {
-        fill(reply);
-        true
-    });
-    debug_assert!(answered.is_ok(), "it is filled in");
-    true
-}
-
-/// Another reactor's Call that was left for later is not answered at all.
-#[cold]
-pub(crate) fn drop_later<P>(core: &mut Core<P>, token: Token) {
-    if let Some(LaterCall { from, token, room, .. }) = take_later(core, token) {
-        Answering { from, token, peer: None, room: &room }.drop(core);
-    }
-}
-
-fn take_later<P>(core: &mut Core<P>, token: Token) -> Option<LaterCall> {
-    let carrier = core.state.carrier.as_mut()?;
-    let mut call = carrier.take_later(&token)?;
-    core.state.transit.close(&mut call.share);
-    Some(call)
 }

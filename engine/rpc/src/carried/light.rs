@@ -1,14 +1,13 @@
-//! The records of the fast path: a Call without chunks or with one of one segment, and a Reply that is an encoded payload with
+//! The records of most carried Calls: a Call without chunks or with one of one segment, and a Reply that is an encoded payload with
 //! one result at most.
 //!
-//! Most carried Calls take it. The entry copies the Payload stream from where it arrived into the lane, and leaves the Receive
-//! posted; the home lets the handler write the results into the lane; the entry copies these to the send buffer. So neither
-//! takes a message buffer, a draft or a completion. A record says first which kind it is, and is laid out as any other
-//! (`record.rs`): each end takes the general way with a record that it cannot take this way.
+//! The entry copies the Payload stream from where it arrived into the lane, and leaves the Receive posted; later it copies the
+//! payload from the lane to where the Reply leaves. So it takes no message buffer, no draft and no completion. A record says first
+//! which kind it is, and is laid out as any other (`record.rs`): an end that cannot take it as one of these takes it as any other.
 
 use stag_fabric::Peer;
 use stag_memory::{Loan, Shared};
-use stag_runtime::{LaneReader, LaneRecord, LaneWriter, Lanes, ReactorId, VacantRecord};
+use stag_runtime::{LaneReader, LaneRecord, LaneWriter, ReactorId, VacantRecord};
 
 use super::record::{
     CALL_HEAD_LEN, Decoder, ENCODED, Encoder, ITEM_LEN, PEER_LEN_MAX, PLAIN_CALL, READ_CALL, READ_ITEM_LEN,
@@ -196,21 +195,21 @@ impl Carrier {
 
     /// Puts a piece of memory beside the next record.
     #[inline]
-    fn attach(&mut self, to: ReactorId, piece: Loan) {
-        attach(&mut self.attachments, to, piece);
+    pub(super) fn attach(&mut self, to: ReactorId, piece: Loan) {
+        let lane = self.attachments.to(to);
+        let is_attached = lane.is_some_and(|lane| lane.push(Attachment::Piece(piece)).is_ok());
+        assert!(is_attached, "a lane has no room for what belongs to its records");
     }
 }
 
-/// Puts a piece of memory beside the next record.
-#[inline]
-pub(super) fn attach(attachments: &mut Lanes<Attachment>, to: ReactorId, piece: Loan) {
-    let is_attached = attachments.to(to).is_some_and(|lane| lane.push(Attachment::Piece(piece)).is_ok());
-    assert!(is_attached, "a lane has no room for what belongs to its records");
-}
+/// Octets of payload of a Reply of these kinds at most.
+pub(super) const PAYLOAD_MAX: usize = LaneRecord::LEN_MAX - REPLY_HEAD_LEN - ITEM_LEN;
 
-/// Sends a Reply whose payload of `len` octets begins at [`SHORT_HEAD_LEN`] in its record.
+/// Sends a Reply that is this payload, of [`PAYLOAD_MAX`] octets at most.
 #[inline(always)]
-pub(super) fn send_short(mut record: VacantRecord<'_>, token: &Token, is_service: bool, len: usize) {
+pub(super) fn send_short(mut record: VacantRecord<'_>, token: &Token, is_service: bool, payload: &[u8]) {
+    let len = payload.len();
+    record.buffer()[SHORT_HEAD_LEN..][..len].copy_from_slice(payload);
     let mut encoder = Encoder { octets: record.buffer(), at: 0 };
     encoder.put([SHORT_REPLY, 0, service_flag(is_service), 0]);
     encoder.u32(len as u32);
@@ -218,10 +217,17 @@ pub(super) fn send_short(mut record: VacantRecord<'_>, token: &Token, is_service
     record.commit(SHORT_HEAD_LEN + len);
 }
 
-/// Sends the Reply of a draft whose payload begins at [`REPLY_HEAD_LEN`] in its record. The only result is a piece of
-/// `piece_len` octets, which goes beside it.
+/// Sends the Reply of a draft with this payload, of [`PAYLOAD_MAX`] octets at most. The only result is a piece of `piece_len`
+/// octets, which goes beside it.
 #[inline(always)]
-pub(super) fn send_single(mut record: VacantRecord<'_>, token: &Token, draft: &Draft, piece_len: usize) {
+pub(super) fn send_single(
+    mut record: VacantRecord<'_>,
+    token: &Token,
+    draft: &Draft,
+    payload: &[u8],
+    piece_len: usize,
+) {
+    record.buffer()[REPLY_HEAD_LEN..][..payload.len()].copy_from_slice(payload);
     let mut encoder = Encoder { octets: record.buffer(), at: 0 };
     encoder.put([SINGLE_REPLY, ENCODED, STORED | service_flag(draft.is_service), 1]);
     encoder.u32(draft.payload_len as u32);

@@ -24,14 +24,13 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
-//! `record.rs` has the records of a lane, `exchange.rs` the part of a pass that handles them. `light.rs` is the fast path of a
-//! Call with one chunk or none: `plain.rs` executes and answers one without, `single.rs` one with a chunk.
+//! `record.rs` has the records of a lane, and `light.rs` those of a Call with one chunk or none, and of its Reply. `exchange.rs` is
+//! the part of a pass that handles them, and `answering.rs` is where the home's answers go.
 
+mod answering;
 mod exchange;
 mod light;
-mod plain;
 mod record;
-mod single;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -54,7 +53,7 @@ use crate::server::transit::{TransitAccounts, TransitShare};
 use crate::service::call::Placed;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::{Home, Token};
-pub(crate) use exchange::{drop_later, finish};
+pub(crate) use answering::{drop_later, finish};
 pub(crate) use light::CarriedChunk;
 pub(crate) use record::{CarriedReply, CarriedRoom, Ending};
 

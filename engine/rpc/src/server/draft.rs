@@ -166,6 +166,18 @@ impl Draft {
         &mut send[self.header_len.min(len_max)..len_max]
     }
 
+    /// The payload in the Send buffer, unless it is long.
+    #[inline(always)]
+    pub(crate) fn sent_payload(&self) -> Option<&[u8]> {
+        self.send.as_ref()?.get(self.header_len..self.header_len + self.payload_len)
+    }
+
+    /// Whether the payload is all of the Reply.
+    #[inline]
+    pub(crate) fn is_whole(&self) -> bool {
+        self.verdict == Verdict::Encoded && self.long.is_empty() && self.items.is_empty()
+    }
+
     /// Takes a Send buffer. `false`: there is none.
     #[inline]
     pub(crate) fn take_send(&mut self, messages: &Pool) -> bool {

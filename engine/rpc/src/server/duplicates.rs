@@ -25,7 +25,6 @@ use stag_fabric::Peer;
 use stag_wire::xdr::{Reader, padded};
 
 use crate::ConnectionId;
-use crate::server::draft::{Draft, Verdict};
 use crate::server::kept::{AGE_MAX, CallKey, ENTRY_LEN, KeptReply, KeptState, KeptTable, REPLY_LEN_MAX};
 use crate::server::owner::{address, owner};
 use crate::service::call::Placed;
@@ -161,16 +160,8 @@ impl Duplicates {
         }
     }
 
-    /// Keeps the Reply of a Call that was executed, if it can be.
-    pub(crate) fn keep(&mut self, id: EntryId, draft: &Draft, statistics: &mut Statistics) {
-        let is_whole = draft.verdict == Verdict::Encoded && draft.long.is_empty() && draft.items.is_empty();
-        let payload = draft.header_len..draft.header_len + draft.payload_len;
-        let reply = draft.send.as_ref().and_then(|send| send.get(payload)).filter(|_| is_whole);
-        self.keep_octets(id, reply, statistics);
-    }
-
     /// Keeps the Reply of a Call that was executed; `None`: it cannot be kept.
-    pub(crate) fn keep_octets(&mut self, id: EntryId, reply: Option<&[u8]>, statistics: &mut Statistics) {
+    pub(crate) fn keep(&mut self, id: EntryId, reply: Option<&[u8]>, statistics: &mut Statistics) {
         self.has_news = true;
         match (reply, self.table(id)) {
             (Some(reply), Some(table)) if reply.len() <= REPLY_LEN_MAX => {

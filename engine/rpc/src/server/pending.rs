@@ -1,29 +1,34 @@
-//! A Call that is in process beyond one pass, and the event it waits for.
+//! The stages of a Call at the server, and the event that each waits for.
 //!
 //! ```text
-//!  Free ── it has Read chunks ───────────▶ Pulling: Reads ⇄ Memory ⇄ Room ── its data is here ─────▶ Free
-//!   ├───── it is answered later ─────────▶ Later ─────────────────────────── its answer ──────────▶ Free
-//!   ├───── the same, it was carried ─────▶ Carried ───────────────────────── its answer ──────────▶ Free
-//!   ├───── it repeats one in process ────▶ Repeated ──────────────────────── the answer to that ──▶ Free
-//!   └───── there is no memory to send ───▶ Unsent ────────────────────────── memory ──────────────▶ Free
+//!  Free ── it is here ─▶ Running ── it is answered, refused or dropped ─────────────────────────────▶ Free
+//!                         ├──── its handler ran where it was shown ─▶ Begun ──── it is in a Receive ─▶ Running
+//!                         ├──── it has Read chunks ────────▶ Pulling: Reads ⇄ Memory ⇄ Room ── data ─▶ Running
+//!                         ├──── it is answered later ──────▶ Later ─────────────────── its answer ──▶ Running
+//!                         ├──── the same, it was carried ──▶ Carried ───────────────── its answer ──▶ Running
+//!                         ├──── it repeats one in process ─▶ Repeated ──────── the answer to that ──▶ Running
+//!                         └──── no memory to send ─────────▶ Unsent ─────────────────────── memory ──▶ Running
 //! ```
 //!
 //! | stage | waits for |
 //! |---|---|
+//! | `Running` | nothing: it takes its steps ([`crate::service::steps`]), and [`Served`] says how they end |
+//! | `Begun` | its message, which is put into a Receive, and comes next |
 //! | `Pulling`, `Reads` | the RDMA Reads that are under way |
-//! | `Pulling`, `Memory` | payload memory to read into |
+//! | `Pulling`, `Memory` | payload memory to read into, or for its Reply |
 //! | `Pulling`, `Room` | room in the send queue, or a message buffer for its Reply |
 //! | `Later` | its answer |
 //! | `Carried` | its answer, while its Receive is posted already |
 //! | `Repeated` | the answer to the Call that it repeats |
 //! | `Unsent` | memory, or Receives of the peer, for the Reply that is made |
 //!
-//! A Call whose data is here leaves its slot, runs, and comes back if it is not answered. From each stage the end of the
-//! connection leads to `Free`. `stages.txt` has every possible change; a debug build panics at any other.
+//! From each stage the end of the connection leads to `Free`. `stages.txt` has every possible change; a debug build panics at any
+//! other.
 
 use stag_memory::Buf;
 use stag_proto::responder::ResponderCallId;
 
+use crate::server::draft::Draft;
 use crate::server::pulling::Pull;
 use crate::service::dispatch::ReplyPolicy;
 use crate::stages::{Change, may_change};
@@ -72,10 +77,42 @@ pub(crate) struct CarriedCall {
     pub(crate) held: u32,
 }
 
+/// A Call whose handler ran where it was shown, and that goes on when its message is in a Receive.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) xid: u32,
+    pub(crate) terms: ReplyPolicy,
+    /// What the handler filled in; `None`: it answers later.
+    pub(crate) draft: Option<Box<Draft>>,
+    /// Its data, if the handler answers later.
+    pub(crate) pull: Option<Box<Pull>>,
+}
+
+/// How the steps of a Call end.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Served {
+    /// It is answered, refused or dropped; or its Reply is [unsent](Stage::Unsent).
+    Over,
+    /// It is answered [later](Stage::Later), on these terms.
+    Later(ReplyPolicy),
+    /// It [repeats](Stage::Repeated) one in process: its data is not needed.
+    Repeats,
+    /// Its client may not take the memory for its Reply now. The pages needed: it waits for them as for those of a
+    /// [pull](Stage::Pulling), and is executed again.
+    Lacks(u32),
+    /// Its data, or its Payload stream, has to be [pulled](Stage::Pulling) first.
+    Pulls,
+    /// It is for another way, and nothing happened.
+    Left,
+}
+
 /// A stage without what it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StageKind {
     Free,
+    Running,
+    Begun,
     Pulling(PullNeed),
     Later,
     Carried,
@@ -84,28 +121,44 @@ enum StageKind {
 }
 
 /// Every change of stage there may be, and why.
-const CHANGES: [Change<StageKind>; 18] = {
+const CHANGES: [Change<StageKind>; 22] = {
     use PullNeed::{Memory, Reads, Room};
-    use StageKind::{Carried, Free, Later, Pulling, Repeated, Unsent};
+    use StageKind::{Begun, Carried, Free, Later, Pulling, Repeated, Running, Unsent};
     [
-        (Free, Pulling(Reads), "it has Read chunks"),
-        (Free, Later, "its service, or another reactor, answers it later"),
-        (Free, Carried, "another reactor answers it later, and it went there from where it arrived"),
-        (Free, Repeated, "it repeats a Call that another reactor has in process"),
-        (Free, Unsent, "its Reply is made, and takes more memory than there is"),
+        (Free, Running, "it is here"),
+        (Running, Free, "it is answered, refused or dropped"),
+        (
+            Running,
+            Begun,
+            "its handler ran where it was shown, and answers later, or with more than there is room for",
+        ),
+        (
+            Running,
+            Pulling(Reads),
+            "it has Read chunks, or its Reply needs more memory than its client may have now",
+        ),
+        (Running, Later, "its service, or another reactor, answers it later"),
+        (Running, Carried, "another reactor answers it later, and it went there from where it arrived"),
+        (Running, Repeated, "it repeats a Call that another reactor has in process"),
+        (Running, Unsent, "its Reply is made, and takes more memory than there is"),
+        (Begun, Running, "its message is in a Receive"),
         (Pulling(Reads), Pulling(Memory), "there is no memory to read into, or it was taken back"),
         (Pulling(Reads), Pulling(Room), "the send queue is full, or there is no message buffer"),
         (Pulling(Memory), Pulling(Reads), "there is memory, and Reads are posted"),
         (Pulling(Memory), Pulling(Room), "there is memory, and the send queue is full"),
         (Pulling(Room), Pulling(Reads), "there is room, and Reads are posted"),
         (Pulling(Room), Pulling(Memory), "there is room, and no memory; or it was taken back"),
-        (Pulling(Reads), Free, "its data is here, or it is refused"),
-        (Pulling(Memory), Free, "there is memory, and its data is here at once; or it is refused"),
-        (Pulling(Room), Free, "there is room, or a message buffer, and its data is here; or it is refused"),
-        (Later, Free, "it is answered, or dropped"),
-        (Carried, Free, "it is answered, or dropped"),
-        (Repeated, Free, "the Call that it repeats is answered, or dropped"),
-        (Unsent, Free, "there is memory for its Reply"),
+        (Pulling(Reads), Running, "its data is here, or it is refused"),
+        (Pulling(Memory), Running, "there is memory, and its data is here at once; or it is refused"),
+        (
+            Pulling(Room),
+            Running,
+            "there is room, or a message buffer, and its data is here; or it is refused",
+        ),
+        (Later, Running, "it is answered, or dropped"),
+        (Carried, Running, "it is answered, or dropped"),
+        (Repeated, Running, "the Call that it repeats is answered, or dropped"),
+        (Unsent, Running, "there is memory for its Reply"),
     ]
 };
 
@@ -126,7 +179,7 @@ impl Pending {
     #[inline]
     pub(crate) fn new(id: ResponderCallId, xid: u32, stage: Stage) -> Pending {
         debug_assert!(
-            may_change(&CHANGES, StageKind::Free, stage.kind()),
+            may_change(&CHANGES, StageKind::Running, stage.kind()),
             "a Call does not begin with {stage:?}"
         );
         Pending { id, xid, stage }
@@ -142,7 +195,7 @@ impl Pending {
     #[inline]
     pub(crate) fn into_stage(self) -> Stage {
         debug_assert!(
-            may_change(&CHANGES, self.stage.kind(), StageKind::Free),
+            may_change(&CHANGES, self.stage.kind(), StageKind::Running),
             "no Call ends as {:?}",
             self.stage
         );

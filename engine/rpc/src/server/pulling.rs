@@ -15,7 +15,6 @@ use crate::server::pushing::Posted;
 use crate::server::spares::Reused;
 use crate::server::transit::{self, MemoryHolder, TransitShare};
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::Route;
 use crate::state::{Core, EngineState};
 
 /// Data Read chunks of one Call at most. NFS has one; custom programs may have more.
@@ -185,6 +184,16 @@ impl Pull {
         self.pending > 0
     }
 
+    /// Whether all data of a Call is here, and nothing else is waited for.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.pending == 0
+            && !self.items.is_empty()
+            && !self.wants_more()
+            && self.vacant == 0
+            && self.reply.is_none()
+    }
+
     /// Whether a part of it has no memory yet.
     #[inline]
     pub(crate) fn wants_more(&self) -> bool {
@@ -291,11 +300,6 @@ impl Pull {
     }
 }
 
-/// Whether a Call's data chunks are worth pulling: a service answers it, and may have this number of them.
-pub(crate) fn may_pull(routed: &Route<'_>, chunks: usize) -> bool {
-    matches!(routed, Route::Run(run) if chunks <= usize::from(run.procedure.eligible_arguments))
-}
-
 /// Plans to pull the Payload stream of a Long Call.
 pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
     core.statistics.position_zero_chunks += 1;
@@ -305,11 +309,8 @@ pub(crate) fn plan_long<P>(core: &mut Core<P>, pull: &mut Pull, len: u32) {
 /// Plans to pull all data chunks.
 pub(crate) fn plan_chunks<P>(core: &mut Core<P>, pull: &mut Pull, call: &responder::ReceivedCall<'_>) {
     if let Some(SingleChunk::Read(read)) = call.single() {
-        let len = read.segment.length;
-        core.statistics.read_chunks += 1;
-        pull.reduced.push(Reduced::read_chunk(0, read.position, len));
-        pull.items.push(Placed { pieces: PlacedPieces::new(), len });
-        pull.wanted.push(Wanted { chunk: Some(0), start: 0, end: len });
+        plan_chunk(&mut core.state, pull, read);
+        pull.wanted.push(Wanted { chunk: Some(0), start: 0, end: read.segment.length });
         return;
     }
     for (index, chunk) in (0u8..).zip(call.read_chunks().take(READ_CHUNKS_MAX)) {
@@ -478,25 +479,54 @@ fn take<P>(core: &mut Core<P>, share: &mut TransitShare, pull: &mut Pull, pages:
     while pull.wanted.first().is_some_and(|wanted| wanted.start == wanted.end) {
         pull.wanted.remove(0);
     }
-    let taken = pages - left;
-    core.state.transit.take(share, taken);
+    hold(&mut core.state, share, pull, pages - left);
+    true
+}
+
+/// Counts the pages that were taken for a Call, which its peer is asked to fill.
+#[inline]
+fn hold(state: &mut EngineState, share: &mut TransitShare, pull: &mut Pull, taken: usize) {
+    state.transit.take(share, taken);
     if !pull.is_windowed {
-        core.state.transit.ask(share, taken);
+        state.transit.ask(share, taken);
     }
     pull.held += taken;
     pull.waits = None;
     // A time of its own, so that a peer that lets others be read does not keep it. What is under way is read first.
     let rest = pull.wanted.iter().map(|wanted| u64::from(wanted.end - wanted.start)).sum::<u64>();
     let pages = share.unanswered() + if pull.is_windowed { taken } else { 0 };
-    let octets = rest + (pages * pool.unit_len()) as u64;
-    let limit = core.config.peer_timeout.saturating_add(Duration::from_secs(octets / PULL_RATE));
-    pull.due.get_or_insert(core.now.saturating_add(limit));
-    pull.touched = core.now;
-    true
+    let octets = rest + (pages * state.pools.payload.unit_len()) as u64;
+    let limit = state.config.peer_timeout.saturating_add(Duration::from_secs(octets / PULL_RATE));
+    pull.due.get_or_insert(state.now.saturating_add(limit));
+    pull.touched = state.now;
 }
 
-/// Takes memory to read a Call's only chunk into, if that can be done at once by the rules of [`place_wanted`]. Returns the
-/// memory, and the number of pages to count for it.
+/// As [`plan_chunks`] and [`place_wanted`], for a Call's only chunk, of one segment, which has `pages` pages already.
+#[inline]
+pub(crate) fn plan_single(
+    state: &mut EngineState,
+    share: &mut TransitShare,
+    pull: &mut Pull,
+    read: ReadSegment,
+    (buf, pages): (Buf, usize),
+) {
+    plan_chunk(state, pull, read);
+    let len = read.segment.length;
+    pull.incoming.push(Incoming { chunk: Some(0), start: 0, len, buf: Some(buf), posted: false });
+    pull.pending = 1;
+    hold(state, share, pull, pages);
+}
+
+/// Plans to pull a Call's only chunk, of one segment.
+fn plan_chunk(state: &mut EngineState, pull: &mut Pull, read: ReadSegment) {
+    let len = read.segment.length;
+    state.statistics.read_chunks += 1;
+    pull.reduced.push(Reduced::read_chunk(0, read.position, len));
+    pull.items.push(Placed { pieces: PlacedPieces::new(), len });
+}
+
+/// Takes memory to read a Call's only chunk into, if that can be done at once by the rules of [`place_wanted`]. Returns
+/// the memory, and the number of pages to count for it.
 #[inline]
 pub(crate) fn take_at_once(
     state: &EngineState,
@@ -517,24 +547,22 @@ pub(crate) fn take_at_once(
     Some((pool.take_len(len)?, pages))
 }
 
-/// Reads a Call's only chunk, of one segment, into memory of its own, if that is there and if the fabric reads at once. Returns
-/// the memory, and the number of pages to count for it.
+/// Reads a Call's only chunk, of one segment, into `buf`. `false`: the fabric does not read at once, and nothing happened.
 #[inline(always)]
 pub(crate) fn read_at_once<P: Provider>(
     core: &mut Core<P>,
-    share: &TransitShare,
     id: ConnectionId,
+    buf: &mut Buf,
     read: ReadSegment,
-) -> Option<(Buf, usize)> {
-    let (mut buf, pages) = take_at_once(core, share, read)?;
+) -> bool {
     let Segment { handle, length: len, offset } = read.segment;
     let source = RemoteSegment { handle: Handle(handle), offset };
-    if !core.provider.read_at_once(id, &mut buf, &[ReadPart { at: 0, len, source }]) {
-        return None;
+    let is_read = core.provider.read_at_once(id, buf, &[ReadPart { at: 0, len, source }]);
+    if is_read {
+        core.statistics.read_chunks += 1;
+        core.statistics.read_bytes += u64::from(len);
     }
-    core.statistics.read_chunks += 1;
-    core.statistics.read_bytes += u64::from(len);
-    Some((buf, pages))
+    is_read
 }
 
 /// Posts those of a Call's Reads that are not posted yet.
@@ -557,6 +585,12 @@ pub(crate) fn post_reads<P: Provider>(
         }
         let mut parts: ArrayVec<ReadPart, READ_PARTS_MAX> = ArrayVec::new();
         match (incoming.chunk, call.single()) {
+            (Some(_), Some(SingleChunk::Read(ReadSegment { segment, .. })))
+                if segment.length == incoming.len =>
+            {
+                let source = RemoteSegment { handle: Handle(segment.handle), offset: segment.offset };
+                parts.push(ReadPart { at: 0, len: segment.length, source });
+            }
             (Some(_), Some(SingleChunk::Read(read))) => cut([read.segment].into_iter(), incoming, &mut parts),
             (Some(chunk), _) => {
                 if let Some(chunk) = call.read_chunks().nth(usize::from(chunk)) {

@@ -15,11 +15,11 @@ use crate::carried::{Carrier, Destination};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
-use crate::server::kept::KeptReply;
 use crate::service::call::{Call, CallHead, Caller, Placed};
-use crate::service::reply::{Reply, Room};
-use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Repeat, Services, Token};
-use crate::state::{Core, EngineState};
+use crate::service::reply::Reply;
+use crate::service::steps::Arrived;
+use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Repeat, Services};
+use crate::state::EngineState;
 
 /// What becomes of a Call.
 pub(crate) enum Route<'a> {
@@ -74,9 +74,9 @@ impl ReplyPolicy {
 
     /// A handler's mistake, for its author: the Call is answered with SYSTEM_ERR.
     #[cold]
-    pub(crate) fn report<P>(&self, core: &mut Core<P>, defect: Defect) {
-        core.statistics.replies_defective += 1;
-        let Some(withheld) = core.state.defects.admit(core.state.now) else { return };
+    pub(crate) fn report(&self, state: &mut EngineState, defect: Defect) {
+        state.statistics.replies_defective += 1;
+        let Some(withheld) = state.defects.admit(state.now) else { return };
         let (program, procedure) = (self.program, self.procedure.name);
         match defect {
             Defect::Empty => {
@@ -116,9 +116,9 @@ impl ReplyPolicy {
 
     /// The Call is not executed, or its outcome will not be known.
     #[cold]
-    pub(crate) fn give_up<P>(self, core: &mut Core<P>) {
+    pub(crate) fn give_up(self, state: &mut EngineState) {
         if let Some(entry) = self.kept {
-            core.duplicates.forget(entry);
+            state.duplicates.forget(entry);
         }
     }
 }
@@ -135,122 +135,34 @@ pub(crate) fn destination<S: Services>(
     carrier.destination(run.home(services, origin), origin.peer)
 }
 
-/// Whether a Call is executed.
-#[allow(clippy::large_enum_variant, reason = "on the stack, for a moment; a box would be an allocation")]
-pub(crate) enum Admission {
-    /// It is, on these terms.
-    Execute(ReplyPolicy),
-    /// It was, and this is its Reply.
-    Repeat(KeptReply),
-    /// It is being executed for another connection, and waits for that answer.
-    Wait,
-    /// It is being executed for the same connection, where its Reply will be sent; or too many wait.
-    Drop,
-}
-
-/// Decides whether a Call is executed, or was. `stream` is its Payload stream, `token` its name if it is kept.
-#[inline]
+/// Decides whether a Call is executed, and on which terms. `Err`: it is, or was, and this is known of it.
+#[allow(clippy::result_large_err, reason = "on the stack, for a moment; a box would be an allocation")]
+#[inline(always)]
 pub(crate) fn admit(
     state: &mut EngineState,
     run: &Run<'_>,
-    token: Token,
-    stream: &[u8],
+    arrived: &Arrived<'_>,
     items: &[Placed],
-    peer: Option<&Peer>,
-) -> Admission {
+) -> Result<ReplyPolicy, Known> {
     let mut terms = ReplyPolicy::of(run);
     if run.procedure.repeat != Repeat::Harmless {
-        match lookup(state, run, stream, items, token.connection, peer) {
+        match lookup(state, run, arrived, items) {
             Known::Nothing => {}
             Known::New(entry) => terms.kept = Some(entry),
-            Known::Running => {
-                state.statistics.duplicates_dropped += 1;
-                return Admission::Drop;
-            }
-            Known::RunningElsewhere(entry) => {
-                return match state.duplicates.wait(token, entry, &mut state.statistics) {
-                    true => Admission::Wait,
-                    false => Admission::Drop,
-                };
-            }
-            Known::Answered(kept) => {
-                state.statistics.duplicates_answered += 1;
-                return Admission::Repeat(kept);
-            }
+            known => return Err(known),
         }
     }
-    Admission::Execute(terms)
-}
-
-/// The terms of a Call that nothing is known of, where it arrived. `None`: the general way has it, and asks [`admit`].
-#[inline(always)]
-pub(crate) fn admit_new(
-    state: &mut EngineState,
-    run: &Run<'_>,
-    stream: &[u8],
-    items: &[Placed],
-    connection: ConnectionId,
-    peer: Option<&Peer>,
-) -> Option<ReplyPolicy> {
-    let mut terms = ReplyPolicy::of(run);
-    if run.procedure.repeat != Repeat::Harmless {
-        match lookup(state, run, stream, items, connection, peer) {
-            Known::Nothing => {}
-            Known::New(entry) => terms.kept = Some(entry),
-            Known::Running | Known::RunningElsewhere(_) | Known::Answered(_) => return None,
-        }
-    }
-    Some(terms)
+    Ok(terms)
 }
 
 /// What is known of a Call that must not simply be executed again.
-fn lookup(
-    state: &mut EngineState,
-    run: &Run<'_>,
-    stream: &[u8],
-    items: &[Placed],
-    connection: ConnectionId,
-    peer: Option<&Peer>,
-) -> Known {
+// Not inline: most Calls may be.
+#[inline(never)]
+fn lookup(state: &mut EngineState, run: &Run<'_>, arrived: &Arrived<'_>, items: &[Placed]) -> Known {
     let Run { head: CallHead { xid, arguments, .. }, procedure, .. } = run;
-    let (xid, now) = (*xid, state.now);
-    let asked = Asked { procedure, connection, peer, xid, stream, arguments, items, now };
+    let &Arrived { origin: Origin { connection, peer, now, .. }, stream, .. } = arrived;
+    let asked = Asked { procedure, connection, peer, xid: *xid, stream, arguments, items, now };
     state.duplicates.lookup(&asked, &mut state.statistics)
-}
-
-/// A Call whose connection is gone is answered: its Reply is made if it must be kept. `false`: it is not needed.
-#[cold]
-pub(crate) fn finish_orphan<P>(core: &mut Core<P>, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
-    let Some(entry) = core.duplicates.take_orphan(&token) else { return false };
-    let Some(mut send) = core.pools.messages.take() else {
-        core.duplicates.forget(entry);
-        return false;
-    };
-    let mut draft = core.draft();
-    send.set_len(send.capacity());
-    let inline_len_max = send.len();
-    draft.send = Some(send);
-    let mut reply = Reply {
-        draft: &mut draft,
-        xid: token.xid,
-        room: Room::Stream,
-        inline_len_max,
-        space: None,
-        payload: &core.state.pools.payload,
-        transit: None,
-        scratch: &mut core.state.scratch,
-        eligible: 0,
-        copied_bytes: &mut core.state.statistics.copied_bytes,
-        deferrals: &core.state.deferrals,
-    };
-    fill(&mut reply);
-    // It was executed: a retransmission gets that answer, whatever the handler made of it.
-    if reply.draft.defect().is_some() {
-        reply.system_error();
-    }
-    core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
-    core.put_draft(draft);
-    true
 }
 
 /// Decides who answers a Call. `reader` stands at its xid.

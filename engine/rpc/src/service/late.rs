@@ -5,10 +5,12 @@ use stag_fabric::Provider;
 use crate::carried::{self, is_carried};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
-use crate::service::dispatch::finish_orphan;
-use crate::service::reply::Reply;
+use crate::server::draft::Draft;
+use crate::service::dispatch::ReplyPolicy;
+use crate::service::reply::{Frame, Reply, Room};
+use crate::service::steps::{self, Exit};
 use crate::service::{Services, Token};
-use crate::state::Core;
+use crate::state::{Core, EngineState};
 use crate::stream::{Streams, is_stream};
 
 /// Late answers that one pass sends at most.
@@ -76,7 +78,7 @@ pub(crate) fn drop_call<P: Provider>(
     token: Token,
 ) {
     if is_carried(token.connection) {
-        carried::drop_later(core, token);
+        carried::drop_later(&mut core.state, token);
     } else if is_stream(token.connection) {
         if let Some(streams) = streams {
             streams.drop_later(core, token);
@@ -117,7 +119,7 @@ fn answer_by<P: Provider>(
 ) -> bool {
     let mut answered = false;
     if is_carried(token.connection) {
-        answered = carried::finish(core, token, &mut *once);
+        answered = carried::finish(&mut core.state, token, &mut *once);
     } else if is_stream(token.connection) {
         if let Some(streams) = streams {
             answered = streams.finish(core, token, &mut *once);
@@ -125,7 +127,7 @@ fn answer_by<P: Provider>(
     } else if let Some(found) = find(connections, token.connection)
         && let Some(serving) = found.serving.as_mut()
     {
-        let finished = serving.finish(core, token.connection, token, &mut *once);
+        let finished = serving.finish(core, token, &mut *once);
         core.ready.touch(found);
         match finished {
             Ok(found) => answered = found,
@@ -135,5 +137,50 @@ fn answer_by<P: Provider>(
             }
         }
     }
-    answered || finish_orphan(core, token, once)
+    answered || finish_orphan(&mut core.state, token, once)
+}
+
+/// A Call whose connection is gone is answered: its Reply is made if it must be kept. `false`: it is not needed.
+#[cold]
+fn finish_orphan(state: &mut EngineState, token: Token, once: &mut dyn FnMut(&mut Reply<'_>)) -> bool {
+    let Some(entry) = state.duplicates.take_orphan(&token) else { return false };
+    // It was executed: a retransmission gets that answer, whatever the handler made of it.
+    let terms = ReplyPolicy { kept: Some(entry), ..ReplyPolicy::ENGINE };
+    steps::answer(state, &mut Orphan { xid: token.xid, len: 0 }, terms, once)
+}
+
+/// A Call whose connection is gone. Its Reply goes to the duplicate request cache only.
+struct Orphan {
+    xid: u32,
+    /// Octets of the buffer that its Reply is made in.
+    len: usize,
+}
+
+impl Exit<EngineState> for Orphan {
+    /// Whether there is a Reply.
+    type Served = bool;
+
+    fn open(&mut self, state: &mut EngineState) -> Result<Box<Draft>, bool> {
+        let mut draft = state.draft();
+        if !draft.take_send(&state.pools.messages) {
+            state.put_draft(draft);
+            return Err(false);
+        }
+        self.len = draft.send.as_ref().map_or(0, |send| send.len());
+        Ok(draft)
+    }
+
+    fn frame(&mut self) -> Frame<'_> {
+        Frame { xid: self.xid, room: Room::Stream, inline_len_max: self.len, space: None, holder: None }
+    }
+
+    fn send(&mut self, state: &mut EngineState, _: ReplyPolicy, draft: Box<Draft>) -> bool {
+        state.put_draft(draft);
+        true
+    }
+
+    fn keep(&mut self, state: &mut EngineState, _: ReplyPolicy, draft: Option<Box<Draft>>) -> bool {
+        draft.into_iter().for_each(|draft| state.put_draft(draft));
+        false
+    }
 }

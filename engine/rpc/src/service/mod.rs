@@ -11,6 +11,7 @@ pub(crate) mod forecast;
 pub(crate) mod late;
 pub(crate) mod panic_guard;
 pub(crate) mod reply;
+pub(crate) mod steps;
 
 use std::os::fd::RawFd;
 use std::time::Duration;

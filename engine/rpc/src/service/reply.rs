@@ -1,7 +1,6 @@
 //! A Reply as its handler fills it in.
 
 use stag_memory::{Pool, Shared};
-use stag_proto::parameters::Parameters;
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
@@ -9,10 +8,11 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
-use crate::server::transit::{self, MemoryHolder, TransitAccounts, TransitShare};
+use crate::server::transit::{self, MemoryHolder, TransitAccounts};
+use crate::service::Procedure;
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
-use crate::state::Core;
+use crate::state::EngineState;
 use crate::version2::answering::GroupRoom;
 
 /// Where an eligible result has to go.
@@ -30,8 +30,19 @@ pub(crate) struct Space<'a> {
     pub(crate) octets: &'a mut [u8],
     /// Octets of the header that will stand before it.
     pub(crate) header_len: usize,
-    /// Where a Send buffer comes from when there is not enough of it; `None`: what does not fit is no Short Reply.
-    pub(crate) messages: Option<&'a Pool>,
+}
+
+/// What there is for a Reply.
+pub(crate) struct Frame<'a> {
+    /// The Call's.
+    pub(crate) xid: u32,
+    pub(crate) room: Room<'a>,
+    /// Octets that the Send may have, header included.
+    pub(crate) inline_len_max: usize,
+    /// Where the payload goes if it leaves from where it is built; `None`: into the draft's Send buffer.
+    pub(crate) space: Option<Space<'a>>,
+    /// Who holds the pages of a long Reply; `None` if none are for it.
+    pub(crate) holder: Option<MemoryHolder<'a>>,
 }
 
 /// What there is for results beside the Send.
@@ -54,47 +65,41 @@ pub(crate) enum Room<'a> {
 
 /// The Reply to one Call: the handler fills it in, the engine sends it.
 pub struct Reply<'a> {
-    pub(crate) draft: &'a mut Draft,
-    /// The Call's.
-    pub(crate) xid: u32,
-    pub(crate) room: Room<'a>,
-    /// Octets that the Send buffer may hold, header included.
-    pub(crate) inline_len_max: usize,
-    /// Where the payload goes if it leaves from where it is built; `None`: into the draft's Send buffer.
-    pub(crate) space: Option<Space<'a>>,
+    draft: &'a mut Draft,
+    frame: Frame<'a>,
+    /// Where another Send buffer comes from when there is not enough space.
+    messages: &'a Pool,
     /// Where a long Reply's pages come from.
-    pub(crate) payload: &'a Pool,
-    /// Who holds them then; `None` if none are for it.
-    pub(crate) transit: Option<(&'a TransitAccounts, MemoryHolder<'a>)>,
+    payload: &'a Pool,
+    /// What others hold of them.
+    accounts: &'a TransitAccounts,
     /// Where a long Reply is written, before it is known how many pages it takes.
-    pub(crate) scratch: &'a mut Vec<u8>,
+    scratch: &'a mut Vec<u8>,
     /// Eligible results that the binding allows.
-    pub(crate) eligible: u8,
-    pub(crate) copied_bytes: &'a mut u64,
-    pub(crate) deferrals: &'a Deferrals,
+    eligible: u8,
+    copied_bytes: &'a mut u64,
+    pub(super) deferrals: &'a Deferrals,
 }
 
 impl<'a> Reply<'a> {
-    /// A Reply to `call` over a draft that has its Send buffer.
-    pub(crate) fn of<P>(
+    /// An empty one, for a Call of this procedure.
+    #[inline(always)]
+    pub(crate) fn new(
+        state: &'a mut EngineState,
         draft: &'a mut Draft,
-        call: &'a responder::ReceivedCall<'a>,
-        core: &'a mut Core<P>,
-        share: &'a TransitShare,
-        parameters: &Parameters,
+        procedure: &Procedure,
+        frame: Frame<'a>,
     ) -> Reply<'a> {
         Reply {
             draft,
-            xid: call.xid(),
-            room: Room::Chunks(call),
-            inline_len_max: parameters.reply_threshold as usize,
-            space: None,
-            payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, MemoryHolder::Share(share))),
-            scratch: &mut core.state.scratch,
-            eligible: 0,
-            copied_bytes: &mut core.state.statistics.copied_bytes,
-            deferrals: &core.state.deferrals,
+            frame,
+            messages: &state.pools.messages,
+            payload: &state.pools.payload,
+            accounts: &state.transit,
+            scratch: &mut state.scratch,
+            eligible: procedure.eligible_results,
+            copied_bytes: &mut state.statistics.copied_bytes,
+            deferrals: &state.deferrals,
         }
     }
 }
@@ -125,7 +130,7 @@ impl Reply<'_> {
     #[inline(always)]
     fn write_room(&self, len: u32) -> Option<u64> {
         let index = self.draft.items.len();
-        match self.room {
+        match self.frame.room {
             _ if index >= usize::from(self.eligible) => None,
             Room::Chunks(call) | Room::Base(call, _) => call.write_room(index),
             Room::Single(room) => room.filter(|_| index == 0).map(u64::from),
@@ -158,7 +163,7 @@ impl Reply<'_> {
     /// Answers with results. `encode` writes them; it is called again when they turn out too long for the room that
     /// there was, and must then write the same, or more of a list.
     pub fn success(&mut self, encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>) {
-        let xid = self.xid;
+        let xid = self.frame.xid;
         self.draft.is_service = true;
         self.encode(|writer| {
             emit_success(writer, xid)?;
@@ -207,8 +212,9 @@ impl Reply<'_> {
         self.draft.verdict = Verdict::Panicked;
     }
 
-    fn error(&mut self, outcome: Accepted) {
-        self.header(&ReplyHeader::accepted(self.xid, outcome));
+    /// Answers with an error of RPC.
+    pub(crate) fn error(&mut self, outcome: Accepted) {
+        self.header(&ReplyHeader::accepted(self.frame.xid, outcome));
     }
 
     /// Answers as the Call was answered before.
@@ -270,12 +276,13 @@ impl Reply<'_> {
     /// Where a payload goes that stays inline.
     #[inline(always)]
     fn inline_space(&mut self) -> &mut [u8] {
-        match &mut self.space {
+        let Frame { space, inline_len_max, .. } = &mut self.frame;
+        match space {
             Some(space) => {
-                let room = space.octets.len().min(self.inline_len_max - space.header_len);
+                let room = space.octets.len().min(*inline_len_max - space.header_len);
                 &mut space.octets[..room]
             }
-            None => self.draft.inline_space(self.inline_len_max),
+            None => self.draft.inline_space(*inline_len_max),
         }
     }
 
@@ -284,14 +291,16 @@ impl Reply<'_> {
     #[inline(never)]
     fn encode_elsewhere(&mut self, write: &WritePayload<'_>, mut bad_sum: Option<(u32, u64)>) {
         self.draft.verdict = Verdict::TooLong;
-        if let Some(Space { header_len, messages: Some(messages), .. }) = self.space {
-            // A Send buffer may be longer.
-            self.draft.header_len = header_len;
-            self.space = None;
-            if !self.draft.take_send(messages) {
+        if let Some(Space { header_len, octets }) = &self.frame.space
+            && header_len + octets.len() < self.frame.inline_len_max
+        {
+            // A Send buffer is longer.
+            self.draft.header_len = *header_len;
+            self.frame.space = None;
+            if !self.draft.take_send(self.messages) {
                 return;
             }
-            match write(self.draft.inline_space(self.inline_len_max)) {
+            match write(self.draft.inline_space(self.frame.inline_len_max)) {
                 Ok(payload) => return self.draft.set_payload(&payload),
                 Err(sum) => bad_sum = sum.or(bad_sum),
             }
@@ -348,10 +357,10 @@ impl Reply<'_> {
 
     /// Pages that a Long Reply may take now.
     fn due(&self) -> usize {
-        let Some((accounts, holder)) = self.transit else { return 0 };
+        let Some(holder) = self.frame.holder else { return 0 };
         match self.is_stream() {
-            true => accounts.message_room(holder, self.payload),
-            false => accounts.reply_room(holder, self.payload),
+            true => self.accounts.message_room(holder, self.payload),
+            false => self.accounts.reply_room(holder, self.payload),
         }
     }
 
@@ -365,7 +374,7 @@ impl Reply<'_> {
     }
 
     fn is_stream(&self) -> bool {
-        matches!(self.room, Room::Stream | Room::Carried(CarriedRoom { is_stream: true, .. }))
+        matches!(self.frame.room, Room::Stream | Room::Carried(CarriedRoom { is_stream: true, .. }))
     }
 
     /// Puts the first `len` octets of `scratch` in pages of their own, as many pieces as it takes. `false`: their client may not
@@ -389,8 +398,8 @@ impl Reply<'_> {
     /// Octets of a Long Reply at most: what the Reply chunk holds (8166-3.5.3-e), or what may be exposed; 0 without either. On a
     /// byte stream as many as any may have.
     fn long_len_max(&self) -> usize {
-        match self.room {
-            _ if self.transit.is_none() => 0,
+        match self.frame.room {
+            _ if self.frame.holder.is_none() => 0,
             Room::Chunks(call) => reply_chunk_len(call).max(self.exposed_len_max()),
             Room::Base(call, inline) => reply_chunk_len(call).max(inline.min(LONG_REPLY_LEN_MAX)),
             Room::Single(_) => self.exposed_len_max(),
@@ -402,9 +411,9 @@ impl Reply<'_> {
 
     /// Octets of a Reply that is exposed at most; 0 where none is.
     fn exposed_len_max(&self) -> usize {
-        match self.transit {
-            Some((_, MemoryHolder::Share(share))) => share.exposed_len_max as usize,
-            Some((_, MemoryHolder::Guest { .. })) | None => 0,
+        match self.frame.holder {
+            Some(MemoryHolder::Share(share)) => share.exposed_len_max as usize,
+            Some(MemoryHolder::Guest { .. }) | None => 0,
         }
     }
 
@@ -417,8 +426,8 @@ impl Reply<'_> {
 
     /// Octets that results should have at most that are copied to memory of the client's part.
     fn affordable_len(&self) -> usize {
-        let Some((accounts, holder)) = self.transit else { return 0 };
-        let half = accounts.results_room(holder, self.payload) / 2;
+        let Some(holder) = self.frame.holder else { return 0 };
+        let half = self.accounts.results_room(holder, self.payload) / 2;
         half.min(self.due()).saturating_mul(self.payload.unit_len())
     }
 
@@ -427,8 +436,8 @@ impl Reply<'_> {
     /// that lie in memory already ask [`Reply::item_room`] only.
     #[must_use]
     pub fn results_room(&self, len: u32) -> u32 {
-        let Some((accounts, holder)) = self.transit else { return len };
-        let due = accounts.results_room(holder, self.payload).max(1);
+        let Some(holder) = self.frame.holder else { return len };
+        let due = self.accounts.results_room(holder, self.payload).max(1);
         len.min(u32::try_from(due.saturating_mul(self.payload.unit_len())).unwrap_or(u32::MAX))
     }
 
@@ -436,8 +445,8 @@ impl Reply<'_> {
     /// shorter. Otherwise they should be refused for now: what is left is for data that comes.
     #[must_use]
     pub fn has_results_room(&self, len: u32) -> bool {
-        self.transit.is_none_or(|(accounts, holder)| {
-            accounts.results_room(holder, self.payload) >= transit::pages(self.payload, len as usize)
+        self.frame.holder.is_none_or(|holder| {
+            self.accounts.results_room(holder, self.payload) >= transit::pages(self.payload, len as usize)
         })
     }
 
@@ -453,7 +462,7 @@ impl Reply<'_> {
     fn copied_room(&self, len: u32) -> u32 {
         // What stands around them takes less than a page.
         let unit = self.payload.unit_len();
-        let is_inline = len as usize + ITEM_HEAD_MAX <= self.inline_len_max;
+        let is_inline = len as usize + ITEM_HEAD_MAX <= self.frame.inline_len_max;
         if is_inline || self.long_len_max() == 0 {
             return len;
         }
@@ -467,7 +476,7 @@ impl Reply<'_> {
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
         matches!(self.draft.verdict, Verdict::NoMemory(_))
-            && (self.is_stream() || self.transit.is_none_or(|(_, holder)| holder.is_last_try()))
+            && (self.is_stream() || self.frame.holder.is_none_or(|holder| holder.is_last_try()))
     }
 
     /// Pieces that results may be in which lie in memory already: as many as they like as long as few Replies in many pieces wait
@@ -475,11 +484,11 @@ impl Reply<'_> {
     /// heap, which [`EngineConfig::lists_len`](crate::EngineConfig::lists_len) bounds.
     #[must_use]
     pub fn pieces_room(&self) -> usize {
-        let may_list = match (&self.room, self.transit) {
+        let may_list = match (&self.frame.room, self.frame.holder) {
             (
                 Room::Chunks(_) | Room::Base(..) | Room::Single(_) | Room::Group(_),
-                Some((accounts, MemoryHolder::Share(share))),
-            ) => accounts.may_list(share),
+                Some(MemoryHolder::Share(share)),
+            ) => self.accounts.may_list(share),
             (Room::Carried(room), _) => !room.wants_few_pieces,
             // The connection of a byte stream counts the parts that wait.
             _ => true,

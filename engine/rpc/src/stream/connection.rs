@@ -1,5 +1,6 @@
 //! One byte stream: its Calls in, its Replies out.
 
+mod answering;
 mod deadlines;
 mod pressure;
 mod resuming;
@@ -13,25 +14,21 @@ use rustix::event::epoll::EventFlags;
 use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use stag_fabric::Peer;
 use stag_memory::Buf;
-use stag_wire::record::{MARK_LEN, RecordError, Step};
-use stag_wire::rpc::{Accepted, ReplyHeader};
-use stag_wire::xdr::{Reader, Reduced};
+use stag_wire::record::{RecordError, Step};
+use stag_wire::xdr::Reduced;
 
+use self::answering::Record;
 use super::incoming::{Incoming, Short, Targets};
-use super::outbox::{Outbox, PADDING_MAX, SLICES_MAX};
+use super::outbox::{Outbox, SLICES_MAX};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
-use crate::carried::{CarriedRoom, Destination};
-use crate::pools::PAGE_LEN;
 use crate::server::client_log::{ClientHost, ClientName, Service};
-use crate::server::draft::Verdict;
 use crate::server::eviction::ConnectionUse;
-use crate::server::kept::KeptReply;
 use crate::server::pulling::in_one_piece;
-use crate::server::transit::{self, MemoryHolder, TransitAccounts, TransitShare};
-use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, Run, admit, destination, route};
-use crate::service::reply::{Reply, Room};
+use crate::server::transit::{self, TransitAccounts, TransitShare};
+use crate::service::dispatch::ReplyPolicy;
+use crate::service::reply::Reply;
+use crate::service::steps::answer;
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Pass};
 
@@ -93,7 +90,7 @@ pub(super) enum Ending {
 
 /// A Call that a service answers later.
 #[derive(Clone, Copy, Debug)]
-struct Later {
+pub(super) struct Later {
     xid: u32,
     terms: ReplyPolicy,
 }
@@ -466,8 +463,9 @@ impl Connection {
             Some(item) if !item.is_complete() => {
                 // The record ends within its item.
                 let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
-                let refusal = ReplyHeader::accepted(xid, Accepted::GarbageArgs);
-                self.answer(pass.core, xid, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal)).map(|_| ())
+                let refuse = &mut |reply: &mut Reply<'_>| reply.garbage_arguments();
+                let mut record = Record::new(self, xid, 0);
+                answer(&mut pass.core.state, &mut record, ReplyPolicy::ENGINE, refuse)
             }
             Some(item) => {
                 pass.core.statistics.stream_items += 1;
@@ -480,225 +478,6 @@ impl Connection {
         (self.incoming.head, self.incoming.item) = (head, item);
         self.incoming.clear(&mut means(pass.core, &mut self.share, shared));
         result
-    }
-
-    /// Runs a Call and puts its Reply into the outbox.
-    fn run<P, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        record: &[u8],
-        item: Option<(&mut Placed, &[Reduced])>,
-    ) -> Result<(), Ending> {
-        self.calls += 1;
-        pass.core.statistics.calls_received += 1;
-        let (items, reduced): (&mut [Placed], &[Reduced]) = match item {
-            Some((placed, reduced)) => (std::slice::from_mut(placed), reduced),
-            None => (&mut [], &[]),
-        };
-        let run = match route(pass.services, Reader::with_reduced(record, reduced)) {
-            Route::Run(run) => run,
-            Route::Drop => {
-                pass.core.statistics.messages_discarded += 1;
-                return Ok(());
-            }
-            Route::Refuse(refusal) => {
-                return self
-                    .answer(pass.core, 0, ReplyPolicy::ENGINE, |reply| refuse(reply, &refusal))
-                    .map(|_| ());
-            }
-        };
-        self.host.note(&run.head.caller);
-        let xid = run.head.xid;
-        if pass.core.carrier.is_some() && self.carry(pass, record, &run, items)? {
-            return Ok(());
-        }
-        let slot = self.later_slot();
-        let token = Token { connection: self.id, slot, xid };
-        let terms = match admit(pass.core, &run, token, record, items, Some(&self.peer)) {
-            Admission::Execute(terms) => terms,
-            Admission::Repeat(kept) => {
-                return self
-                    .answer(pass.core, xid, ReplyPolicy::ENGINE, |reply| repeat(reply, &kept))
-                    .map(|_| ());
-            }
-            Admission::Wait => {
-                self.keep_later(slot, Later { xid, terms: ReplyPolicy::ENGINE });
-                return Ok(());
-            }
-            Admission::Drop => return Ok(()),
-        };
-        // Not borrowed from `self`, which makes the Reply.
-        let (peer, local) = (self.peer.clone(), self.local);
-        let origin = Origin {
-            connection: self.id,
-            slot,
-            peer: Some(&peer),
-            local: local.as_ref(),
-            now: pass.core.now,
-        };
-        let later =
-            self.answer(pass.core, xid, terms, |reply| run.call(pass.services, &origin, items, reply))?;
-        if let Some(pages) = later {
-            pass.core.transit.expect(&mut self.share, pages as usize);
-            self.keep_later(slot, Later { xid, terms: ReplyPolicy { pages, ..terms } });
-        }
-        Ok(())
-    }
-
-    /// Leaves a Call to another reactor, if that is to execute it. The answer comes late.
-    fn carry<P, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        record: &[u8],
-        run: &Run<'_>,
-        items: &mut [Placed],
-    ) -> Result<bool, Ending> {
-        let slot = self.later_slot();
-        let origin = Origin {
-            connection: self.id,
-            slot,
-            peer: Some(&self.peer),
-            local: self.local.as_ref(),
-            now: pass.core.now,
-        };
-        let Some(carrier) = pass.core.carrier.as_deref() else { return Ok(false) };
-        let Some(destination) = destination(carrier, pass.services, run, &origin) else { return Ok(false) };
-        let xid = run.head.xid;
-        if destination == Destination::All && run.procedure.has_eligible_items() {
-            self.answer(pass.core, xid, ReplyPolicy::of(run), |reply| {
-                reply.system_error();
-                true
-            })?;
-            return Ok(true);
-        }
-        let Some(carrier) = &mut pass.core.carrier else { return Ok(false) };
-        let token = Token { connection: self.id, slot, xid };
-        let room = CarriedRoom {
-            inline_len_max: (PAGE_LEN - MARK_LEN - PADDING_MAX) as u32,
-            reply_chunk_len: 0,
-            is_stream: true,
-            wants_few_pieces: false,
-            is_last_try: false,
-            write_chunks: ArrayVec::new(),
-        };
-        let data = (record, run.head.arguments.reduced(), items);
-        let ends = (Some(&self.peer), self.local.as_ref());
-        let lent = carrier.send_call(destination, &token, ends, &room, data);
-        pass.core.statistics.calls_carried += 1;
-        pass.core.statistics.pieces_lent += lent;
-        self.keep_later(slot, Later { xid, terms: ReplyPolicy::of(run) });
-        Ok(true)
-    }
-
-    /// A free place for a Call that is answered later.
-    fn later_slot(&self) -> u32 {
-        self.later.iter().position(Option::is_none).unwrap_or(self.later.len()) as u32
-    }
-
-    fn keep_later(&mut self, slot: u32, later: Later) {
-        let slot = slot as usize;
-        if slot == self.later.len() {
-            self.later.push(None);
-        }
-        self.later[slot] = Some(later);
-        self.later_count += 1;
-    }
-
-    /// Makes a Reply: lets `fill` fill it in, then puts it into the outbox, unless `fill` says that it will come
-    /// later, with `false`. Then this returns the pages that its results will take.
-    fn answer<P>(
-        &mut self,
-        core: &mut Core<P>,
-        xid: u32,
-        terms: ReplyPolicy,
-        fill: impl FnOnce(&mut Reply<'_>) -> bool,
-    ) -> Result<Option<u32>, Ending> {
-        let Some(mut page) = self.outbox.open(&core.pools.payload) else {
-            terms.give_up(core);
-            return Err(Ending::CannotReply);
-        };
-        if self.outbox.queued() == 0 {
-            self.progress = core.now;
-        }
-        let at = if page.len() == page.capacity() { 0 } else { page.len() };
-        page.set_len(page.capacity());
-        let mut draft = core.draft();
-        let inline_len_max = page.capacity() - PADDING_MAX;
-        draft.send = Some(page);
-        draft.header_len = at + MARK_LEN;
-        let mut reply = Reply {
-            draft: &mut draft,
-            xid,
-            room: Room::Stream,
-            inline_len_max,
-            space: None,
-            payload: &core.state.pools.payload,
-            transit: Some((&core.state.transit, MemoryHolder::Share(&self.share))),
-            scratch: &mut core.state.scratch,
-            eligible: terms.procedure.eligible_results,
-            copied_bytes: &mut core.state.statistics.copied_bytes,
-            deferrals: &core.state.deferrals,
-        };
-        let done = fill(&mut reply);
-        if done {
-            match reply.draft.verdict {
-                // Arguments that were placed and must not be: on a stream they are just wrong.
-                Verdict::BadChunks => reply.garbage_arguments(),
-                // Longer than any Reply may be, or no memory for it.
-                Verdict::TooLong | Verdict::NoMemory(_) => reply.system_error(),
-                Verdict::Encoded | Verdict::Empty | Verdict::Panicked | Verdict::BadSum(..) => {
-                    if let Some(defect) = reply.draft.defect() {
-                        reply.system_error();
-                        terms.report(core, defect);
-                    }
-                }
-            }
-            if let Some(entry) = terms.kept {
-                core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
-            }
-            if draft.is_service {
-                self.served = Some(core.now);
-            }
-            core.statistics.replies_sent += 1;
-            let closed = self.outbox.close(&mut draft, at);
-            debug_assert!(closed.is_ok(), "the pieces of a result are as long as was said");
-            core.put_draft(draft);
-            self.count_replies(&mut core.transit);
-            return closed.map(|()| None).map_err(|_| Ending::CannotReply);
-        }
-        if let Some(page) = draft.send.take() {
-            self.outbox.put_back(page, at);
-        }
-        let pages = draft.pages;
-        core.put_draft(draft);
-        Ok(Some(pages))
-    }
-
-    /// A Call that was left for later is answered. `false`: that Call is gone.
-    pub(super) fn finish<P>(
-        &mut self,
-        core: &mut Core<P>,
-        token: Token,
-        fill: impl FnOnce(&mut Reply<'_>),
-    ) -> Result<bool, Ending> {
-        let Some(later) = self.take_later(core, token) else { return Ok(false) };
-        self.answer(core, later.xid, later.terms, |reply| {
-            fill(reply);
-            true
-        })?;
-        Ok(true)
-    }
-
-    /// A Call that was left for later is not answered at all.
-    pub(super) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
-        let _ = self.take_later(core, token);
-    }
-
-    fn take_later<P>(&mut self, core: &mut Core<P>, token: Token) -> Option<Later> {
-        let later = self.later.get_mut(token.slot as usize)?.take_if(|later| later.xid == token.xid)?;
-        self.later_count -= 1;
-        core.transit.expect_no_more(&mut self.share, later.terms.pages as usize);
-        Some(later)
     }
 
     /// Sends what there is, as far as the socket takes it. Returns the octets sent.
@@ -756,16 +535,4 @@ fn means<'a, P>(core: &'a mut Core<P>, share: &'a mut TransitShare, shared: &'a 
     let EngineState { pools, transit, now, .. } = &mut core.state;
     let Shared { quota, streams_max, .. } = shared;
     Means { pool: &pools.payload, quota, accounts: transit, share, streams_max: *streams_max, now: *now }
-}
-
-/// Fills in what the engine answers by itself.
-fn refuse(reply: &mut Reply<'_>, refusal: &ReplyHeader<'_>) -> bool {
-    reply.header(refusal);
-    true
-}
-
-/// Answers as the Call was answered before.
-fn repeat(reply: &mut Reply<'_>, kept: &KeptReply) -> bool {
-    reply.repeat(kept);
-    true
 }

@@ -8,16 +8,18 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use stag_fabric::Peer;
-use stag_wire::rpc::{Accepted, ReplyHeader};
-use stag_wire::xdr::Reader;
+use stag_wire::rpc::Accepted;
 
 use super::{DATAGRAM, STREAM};
 use crate::ConnectionId;
-use crate::server::draft::Verdict;
-use crate::service::dispatch::{Origin, Route, route};
-use crate::service::reply::{Reply, Room};
+use crate::carried::CarriedRoom;
+use crate::server::draft::{Draft, Verdict};
+use crate::service::call::Caller;
+use crate::service::dispatch::{Origin, ReplyPolicy, Run};
+use crate::service::reply::{Frame, Room};
+use crate::service::steps::{Arrival, Arrived, Exit, answer, serve};
 use crate::service::{Repeat, Services};
-use crate::state::{Core, Pass};
+use crate::state::{Core, EngineState, Pass};
 
 /// Octets of a Call at most: the longest name that NSM has, and the longest credential, fit.
 const CALL_LEN_MAX: usize = 2048;
@@ -67,63 +69,89 @@ impl Datagrams {
         len: usize,
         from: SocketAddr,
     ) -> Option<()> {
-        let octets = self.buffer.get(..len).filter(|octets| octets.len() <= CALL_LEN_MAX)?;
+        let stream = self.buffer.get(..len).filter(|octets| octets.len() <= CALL_LEN_MAX)?;
         if pass.core.is_short() || pass.core.stopping {
             return None;
         }
-        let route = match route(pass.services, Reader::new(octets)) {
-            Route::Run(run) if !self.programs.contains(&run.head.program) => {
-                Route::Refuse(ReplyHeader::accepted(run.head.xid, Accepted::ProgUnavail))
-            }
-            Route::Run(run) if run.procedure.repeat != Repeat::Harmless => {
-                Route::Refuse(ReplyHeader::accepted(run.head.xid, Accepted::ProcUnavail))
-            }
-            Route::Drop => return None,
-            route => route,
-        };
-        let mut send = pass.core.pools.messages.take()?;
-        send.set_len(send.capacity());
-        let inline_len_max = send.len().min(REPLY_LEN_MAX);
-        let mut draft = pass.core.draft();
-        draft.send = Some(send);
-        let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
-        let mut reply = Reply {
-            draft: &mut draft,
-            xid,
-            room: Room::Stream,
-            inline_len_max,
-            space: None,
-            payload: &pass.core.state.pools.payload,
-            transit: None,
-            scratch: &mut pass.core.state.scratch,
-            eligible: 0,
-            copied_bytes: &mut pass.core.state.statistics.copied_bytes,
-            deferrals: &pass.core.state.deferrals,
-        };
-        let answered = match route {
-            Route::Run(run) => {
-                // The name of no connection: an answer that would come later has no receiver.
-                let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
-                let peer = Peer::Address(from);
-                let origin =
-                    Origin { connection, slot: 0, peer: Some(&peer), local: None, now: pass.core.state.now };
-                run.call(pass.services, &origin, &mut [], &mut reply)
-            }
-            Route::Refuse(refusal) => {
-                reply.header(&refusal);
-                true
-            }
-            Route::Drop => false,
-        };
-        let is_sound = reply.draft.verdict == Verdict::Encoded && reply.draft.defect().is_none();
-        if answered && (!is_sound || !reply.draft.long.is_empty()) {
-            reply.system_error();
+        // The name of no connection: an answer that would come later has no receiver.
+        let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
+        let peer = Peer::Address(from);
+        let origin = Origin { connection, slot: 0, peer: Some(&peer), local: None, now: pass.core.now };
+        let xid = stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+        let mut datagram = Datagram { socket: &self.socket, programs: self.programs, from, xid };
+        let Pass { core, services } = pass;
+        let pass = &mut Pass { core: &mut core.state, services: &mut **services };
+        serve(pass, &mut datagram, &Arrived { origin, stream, reduced: &[] }, &mut [])
+    }
+}
+
+/// A Call in a datagram.
+struct Datagram<'a> {
+    socket: &'a UdpSocket,
+    programs: &'static [u32],
+    from: SocketAddr,
+    xid: u32,
+}
+
+impl Exit<EngineState> for Datagram<'_> {
+    /// Whether it is answered.
+    type Served = Option<()>;
+
+    fn open(&mut self, state: &mut EngineState) -> Result<Box<Draft>, Option<()>> {
+        let mut draft = state.draft();
+        if !draft.take_send(&state.pools.messages) {
+            state.put_draft(draft);
+            return Err(None);
         }
-        let sent = match &draft.send {
-            Some(send) if answered => self.socket.send_to(&send[..draft.payload_len], from).ok(),
-            _ => None,
-        };
-        pass.core.put_draft(draft);
+        Ok(draft)
+    }
+
+    fn frame(&mut self) -> Frame<'_> {
+        let inline_len_max = REPLY_LEN_MAX;
+        Frame { xid: self.xid, room: Room::Stream, inline_len_max, space: None, holder: None }
+    }
+
+    fn instead(&self, verdict: Verdict) -> Option<Accepted> {
+        (verdict != Verdict::Encoded).then_some(Accepted::SystemErr)
+    }
+
+    fn send(&mut self, state: &mut EngineState, _: ReplyPolicy, draft: Box<Draft>) -> Option<()> {
+        let sent = draft.sent_payload().and_then(|payload| self.socket.send_to(payload, self.from).ok());
+        state.put_draft(draft);
         sent.map(|_| ())
+    }
+
+    fn keep(&mut self, state: &mut EngineState, _: ReplyPolicy, draft: Option<Box<Draft>>) -> Option<()> {
+        draft.into_iter().for_each(|draft| state.put_draft(draft));
+        None
+    }
+}
+
+impl Arrival<EngineState> for Datagram<'_> {
+    const MAY_LEAVE: bool = false;
+
+    fn meet(&mut self, _: &Caller<'_>) {}
+
+    fn check(&mut self, state: &mut EngineState, run: &Run<'_>) -> Result<(), Option<()>> {
+        let refusal = if !self.programs.contains(&run.head.program) {
+            Accepted::ProgUnavail
+        } else if run.procedure.repeat != Repeat::Harmless || run.procedure.has_eligible_items() {
+            Accepted::ProcUnavail
+        } else {
+            return Ok(());
+        };
+        Err(answer(state, self, ReplyPolicy::ENGINE, &mut |reply| reply.error(refusal)))
+    }
+
+    fn room(&mut self, _: &mut EngineState, _: &Run<'_>) -> Result<CarriedRoom, Option<()>> {
+        Err(None)
+    }
+
+    fn discard(&mut self, _: &mut EngineState) -> Option<()> {
+        None
+    }
+
+    fn wait(&mut self, _: &mut EngineState) -> Option<()> {
+        None
     }
 }

@@ -547,10 +547,10 @@ impl Streams {
         &mut self,
         core: &mut Core<P>,
         token: Token,
-        fill: impl FnOnce(&mut Reply<'_>),
+        fill: &mut dyn FnMut(&mut Reply<'_>),
     ) -> bool {
         let Some((index, mut connection)) = self.take(token) else { return false };
-        let (answered, result) = match connection.finish(core, token, fill) {
+        let (answered, result) = match connection.finish(&mut core.state, token, fill) {
             Ok(answered) => (answered, Ok(())),
             Err(ending) => (true, Err(ending)),
         };
@@ -562,7 +562,7 @@ impl Streams {
     #[cold]
     pub(crate) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
         if let Some((index, mut connection)) = self.take(token) {
-            connection.drop_later(core, token);
+            let _ = connection.take_later(&mut core.state, token);
             self.put(core, index, connection, Ok(()));
         }
     }

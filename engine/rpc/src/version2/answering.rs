@@ -23,11 +23,10 @@ use crate::server::kept::REPLY_LEN_MAX;
 use crate::server::pending::Stage;
 use crate::server::pulling::PATIENCE;
 use crate::server::pushing::{plan_writes, write_piece};
+use crate::server::serving::Serving;
 use crate::server::serving::answering::item_lens;
-use crate::server::serving::{Ran, Serving};
 use crate::server::transit;
-use crate::service::dispatch::ReplyPolicy;
-use crate::service::reply::{LONG_REPLY_LEN_MAX, Reply, Room};
+use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::service::{Procedure, Repeat};
 use crate::state::Core;
 use crate::version2::receives::take_message;
@@ -106,72 +105,15 @@ impl Serving {
         Some(GroupRoom { item_room, long_len_max })
     }
 
-    /// As [`Serving::answer`], for a Call that came as a group.
-    #[inline(never)]
+    /// Sends the Reply to a Call that came as a group.
     pub(crate) fn answer_group<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
-        terms: ReplyPolicy,
-        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
-    ) -> Result<Ran, CloseReason> {
-        let Some(room) = self.group_room(message) else {
-            terms.give_up(core);
-            return Err(fault("a Call is answered as a group that is none"));
-        };
-        let form = match self.responder.plan_reply(call.id, message, &[], 0) {
-            Ok(form) => form,
-            Err(error) => {
-                terms.give_up(core);
-                return self.refuse(core, id, call.id, RefusedCall::Reply(error));
-            }
-        };
-        let mut draft = core.draft();
-        if !draft.take_send(&core.pools.messages) {
-            terms.give_up(core);
-            core.put_draft(draft);
-            return Err(CloseReason::CannotReply);
-        }
-        draft.header_len = form.header_len as usize;
-        let eligible = terms.procedure.eligible_results;
-        let share = &self.share;
-        let parameters = self.responder.parameters();
-        let mut reply = Reply {
-            eligible,
-            room: Room::Group(room),
-            ..Reply::of(&mut draft, call, core, share, parameters)
-        };
-        let ran = fill(&mut reply);
-        let pages = std::mem::take(&mut draft.pages);
-        if let Ran::Later(terms) = ran {
-            core.transit.expect(&mut self.share, pages as usize);
-            core.put_draft(draft);
-            return Ok(Ran::Later(ReplyPolicy { pages, ..terms }));
-        }
-        if !matches!(ran, Ran::Answered) {
-            core.put_draft(draft);
-            return Ok(ran);
-        }
-        self.conclude_group(core, id, call, message, terms, draft)?;
-        Ok(Ran::Answered)
-    }
-
-    /// As [`Serving::conclude`], for a Call that came as a group.
-    pub(crate) fn conclude_group<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        terms: ReplyPolicy,
-        mut draft: Box<Draft>,
+        draft: Box<Draft>,
     ) -> Result<(), CloseReason> {
-        if let Some(why) = self.judge(core, call, terms, &mut draft) {
-            core.put_draft(draft);
-            return self.refuse(core, id, call.id, why).map(|_| ());
-        }
         // Its further credits have their Receives already.
         let has_directions = !Responder2::directions(message).is_empty();
         let is_base = !has_directions
@@ -206,26 +148,9 @@ impl Serving {
         version2.responder2.check_room(&self.responder, call.id, message, &layout, least).err()
     }
 
-    /// As [`Serving::conclude`], for a Call of version 2 that came as a base message.
-    pub(crate) fn conclude_base<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        terms: ReplyPolicy,
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        if let Some(why) = self.judge(core, call, terms, &mut draft) {
-            core.put_draft(draft);
-            return self.refuse(core, id, call.id, why).map(|_| ());
-        }
-        self.send_base(core, id, call, message, draft, core.now)
-    }
-
     /// Sends the Reply to a base message. One that fits the client's Receives, and no buffer for messages, is put together in
     /// memory for payload, and waits for that as in [`Serving::send_group`].
-    fn send_base<P: Provider>(
+    pub(crate) fn send_base<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,

@@ -3,44 +3,36 @@
 //! The counterpart of [`in_place`](crate::in_place) for version 2, by the same rules: anything unusual takes the general way.
 //! Data is copied once, from where it arrived to where it is kept; results leave from where they lie.
 
-use std::slice;
-
 use stag_fabric::{
     GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Provider, ScatteredMessage,
     Taken,
 };
 use stag_memory::{Buf, Shared};
+use stag_proto::layout::TargetRun;
 use stag_proto::requester::LoneRequest;
-use stag_proto::responder::{LoneAnswer, Responder2};
+use stag_proto::responder::{LoneAnswer, LoneCall, Responder2};
 use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
-use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
+use stag_wire::xdr::{Overflow, Reduced, Writer};
 
-use crate::carried::Carrier;
+use crate::carried::CarriedRoom;
 use crate::client::calling::Calling;
 use crate::client::making::Making;
 use crate::client::slot::{Stage, Written, results_start};
 use crate::client::taking::ReplyMessage;
 use crate::client::{CallRefused, Chunks};
 use crate::few::Few;
-use crate::in_place::Execution;
+use crate::in_place::xid_of_stream;
+use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
-use crate::server::transit::{self, TransitShare};
+use crate::server::transit::{self, MemoryHolder, TransitShare};
 use crate::service::Services;
-use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, Route, Run, admit_new, destination, route};
-use crate::service::reply::Room;
+use crate::service::call::{Caller, Placed, PlacedPieces};
+use crate::service::dispatch::{ReplyPolicy, Run};
+use crate::service::reply::{Frame, Room, Space};
+use crate::service::steps::{Arrival, Arrived, Exit, serve};
 use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ClientVersion2;
 use crate::version2::answering::{GroupRoom, least_reply_len};
-
-/// Whether a Call is not to be answered here and now: by another reactor, or with the word that it ended a connection.
-#[inline(always)]
-fn is_for_others<S: Services>(pass: &Pass<'_, EngineState, S>, run: &Run<'_>, origin: &Origin<'_>) -> bool {
-    let Pass { core: state, services } = pass;
-    let is_carried = |carrier: &Carrier| destination(carrier, &**services, run, origin).is_some();
-    state.refused_calls.has(origin.peer, run.head.xid, state.now)
-        || state.carrier.as_deref().is_some_and(is_carried)
-}
 
 /// What makes a Call one that may go in one Send, and be answered in one.
 struct LoneShape {
@@ -50,10 +42,173 @@ struct LoneShape {
     results: Option<u32>,
 }
 
+/// A Call in one Send that is shown where it arrived: it is answered there, or takes the general way.
+struct ShownLone<'a> {
+    serving: &'a mut Serving,
+    call: LoneCall<'a>,
+    xid: u32,
+    /// Where its result may go.
+    targets: Option<TargetRun>,
+    /// Octets of a Send that the client takes: a longer Reply than fits here goes in one from elsewhere.
+    send_len_max: usize,
+    inline_len_max: usize,
+    /// Where its Reply is built: a header of this number of octets at most, and the Payload stream up to `room_end`.
+    space: &'a mut [u8],
+    header_len: usize,
+    room_end: usize,
+    /// Takes the result.
+    pieces: &'a mut GatheredPieces,
+    /// Pages of its data.
+    held: Option<usize>,
+}
+
+impl Exit<EngineState> for ShownLone<'_> {
+    type Served = Taken;
+
+    #[inline(always)]
+    fn open(&mut self, state: &mut EngineState) -> Result<Box<Draft>, Taken> {
+        self.serving.note_arrival(state);
+        if let Some(pages) = self.held {
+            state.transit.take(&mut self.serving.share, pages);
+            state.statistics.items_placed += 1;
+        }
+        Ok(state.draft_in_place())
+    }
+
+    #[inline(always)]
+    fn frame(&mut self) -> Frame<'_> {
+        let least_header_len = if self.call.is_transmission { CONTINUATION_LEN } else { HEADER_LEN_MIN };
+        let room = Room::Group(GroupRoom {
+            item_room: self.targets.map(|run| run.room().into()),
+            long_len_max: self.send_len_max.saturating_sub(least_header_len),
+        });
+        let octets = &mut self.space[self.header_len..self.room_end];
+        let space = Some(Space { octets, header_len: self.header_len });
+        let holder = Some(MemoryHolder::Share(&self.serving.share));
+        Frame { xid: self.xid, room, inline_len_max: self.inline_len_max, space, holder }
+    }
+
+    #[inline]
+    fn payload<'d>(&'d self, draft: &'d Draft) -> Option<&'d [u8]> {
+        match draft.send {
+            None => self.space.get(self.header_len..self.header_len + draft.payload_len),
+            Some(_) => draft.sent_payload(),
+        }
+    }
+
+    #[inline(always)]
+    fn send(&mut self, state: &mut EngineState, terms: ReplyPolicy, mut draft: Box<Draft>) -> Taken {
+        if let Some(pages) = self.held {
+            state.transit.give(&mut self.serving.share, pages);
+        }
+        let &mut ShownLone { xid, targets, header_len, .. } = self;
+        if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
+            return self.serving.leave(xid, terms, draft);
+        }
+        let item = draft.items.first().filter(|item| item.reduced);
+        let result = item.map(|item| (draft.splice, item.len));
+        let answer = LoneAnswer { result, payload_len: draft.payload_len as u32 };
+        let own_len = Responder2::lone_header_len(targets, &answer);
+        let data_len = result.map_or(0, |(_, len)| len as usize);
+        let fits = draft.items.len() <= 1
+            && draft.pieces.len() <= GATHERED_PIECES_MAX
+            && data_len <= GATHERED_DATA_LEN_MAX
+            && targets.is_none_or(|run| run.start as usize + data_len <= self.send_len_max)
+            && draft.pieces.iter().all(Shared::is_stored);
+        if !fits {
+            draft.rescue(&state.pools.messages, header_len, &self.space[header_len..]);
+            return self.serving.leave(xid, terms, draft);
+        }
+        let payload = header_len..header_len + draft.payload_len;
+        let mut len = own_len + draft.payload_len;
+        if own_len < header_len {
+            self.space.copy_within(payload, own_len);
+        }
+        if let (Some(run), true) = (targets, data_len > 0) {
+            let start = run.start as usize;
+            self.space[len..start].fill(0);
+            len = start;
+            // Nearly always one.
+            match draft.pieces.pop() {
+                Some(piece) if draft.pieces.is_empty() => self.pieces.push(piece),
+                last => self.pieces.extend(draft.pieces.drain(..).chain(last)),
+            }
+        }
+        state.statistics.groups_received += u64::from(self.call.is_transmission);
+        state.statistics.groups_sent += u64::from(targets.is_some());
+        state.statistics.items_placed += u64::from(result.is_some());
+        self.serving.end_in_place(state, draft);
+        // It counts as a group, not as a short message.
+        state.statistics.messages_short -= u64::from(self.call.is_transmission);
+        let limit = self.serving.credit_limit();
+        let Serving { version2, responder, .. } = &mut *self.serving;
+        if let Some(version2) = version2 {
+            let out = &mut self.space[..own_len];
+            let emitted =
+                version2.responder2.answer_lone(responder, &self.call, limit, targets, &answer, out);
+            debug_assert_eq!(emitted, Ok(own_len), "the Payload stream is behind the header");
+        }
+        Taken::AnsweredGathered { len }
+    }
+
+    #[cold]
+    fn keep(&mut self, state: &mut EngineState, terms: ReplyPolicy, draft: Option<Box<Draft>>) -> Taken {
+        match draft {
+            Some(draft) => self.serving.leave_unanswered(state, self.xid, terms, draft),
+            None => Taken::No,
+        }
+    }
+}
+
+impl Arrival<EngineState> for ShownLone<'_> {
+    const IS_SHOWN: bool = true;
+
+    #[inline(always)]
+    fn meet(&mut self, caller: &Caller<'_>) {
+        self.serving.host.note(caller);
+    }
+
+    #[inline(always)]
+    fn check(&mut self, _: &mut EngineState, run: &Run<'_>) -> Result<(), Taken> {
+        let has_room = self.room_end - self.header_len >= least_reply_len(run.procedure) as usize;
+        let is_eligible = self.call.item.is_none() || run.procedure.eligible_arguments > 0;
+        if has_room && is_eligible { Ok(()) } else { Err(Taken::No) }
+    }
+
+    #[inline(always)]
+    fn bring(&mut self, state: &mut EngineState, items: &mut [Placed]) -> Result<(), Taken> {
+        if let (Some(item), [placed]) = (&self.call.item, items) {
+            let taken = take_for(state, &self.serving.share, item.data.len());
+            let Some((mut buf, pages)) = taken else { return Err(Taken::No) };
+            buf.copy_from_slice(item.data);
+            placed.len = buf.len() as u32;
+            placed.pieces.push(buf);
+            self.held = Some(pages);
+        }
+        Ok(())
+    }
+
+    /// None is carried from here.
+    #[cold]
+    fn room(&mut self, _: &mut EngineState, _: &Run<'_>) -> Result<CarriedRoom, Taken> {
+        Err(Taken::No)
+    }
+
+    #[cold]
+    fn discard(&mut self, _: &mut EngineState) -> Taken {
+        Taken::No
+    }
+
+    #[cold]
+    fn wait(&mut self, _: &mut EngineState) -> Taken {
+        Taken::No
+    }
+}
+
 impl Serving {
-    /// Answers a Call where it arrived. [`Taken::No`]: it is for the general way, which finds in `begun` what happened already.
+    /// Takes a Call where it arrived. [`Taken::No`]: it is for the general way, which finds in `begun` what happened already.
     #[inline(never)]
-    pub(crate) fn answer_lone<S: Services>(
+    pub(crate) fn take_lone<S: Services>(
         &mut self,
         pass: &mut Pass<'_, EngineState, S>,
         link: Link<'_>,
@@ -65,7 +220,6 @@ impl Serving {
             return Taken::No;
         };
         let Some(call) = version2.responder2.peek_lone(octets) else { return Taken::No };
-        // Octets of a Send that the client takes: a longer Reply than fits here goes in one from elsewhere.
         let send_len_max = version2.peer_layout.len() as usize;
         let targets = match (call.is_directed, version2.peer_run) {
             (false, _) => None,
@@ -82,104 +236,33 @@ impl Serving {
         if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
             return Taken::No;
         }
-        if !self.may_begin(pass.core, call.credits) {
+        let (xid, stream) = (xid_of_stream(call.stream), call.stream);
+        if !self.may_take::<true>(pass.core, link, xid, call.credits) {
             return Taken::No;
         }
-        let reduced = call.item.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
-        let reader = Reader::with_reduced(call.stream, reduced.as_slice());
-        let routed = route(pass.services, reader);
-        // By reference: it is large to move.
-        let Route::Run(run) = &routed else { return Taken::No };
-        if !self.responder.may_answer(run.head.xid) {
-            return Taken::No;
-        }
-        let origin = self.origin(pass.core, link);
-        if is_for_others(pass, run, &origin)
-            || room_end - header_len < least_reply_len(run.procedure) as usize
-        {
-            return Taken::No;
-        }
+        let reduced = call.item.as_ref();
+        let reduced = reduced.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
+        let arrived = Arrived { origin: self.origin(pass.core, link), stream, reduced: reduced.as_slice() };
         // Filled in place: it is large to move.
-        let mut data = Placed { pieces: PlacedPieces::new(), len: 0 };
-        let mut held = None;
-        if let Some(item) = call.item {
-            if run.procedure.eligible_arguments == 0 {
-                return Taken::No;
-            }
-            let Some((mut buf, pages)) = take_for(pass.core, &self.share, item.data.len()) else {
-                return Taken::No;
-            };
-            buf.copy_from_slice(item.data);
-            data.len = buf.len() as u32;
-            data.pieces.push(buf);
-            held = Some(pages);
-        }
-        let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
-        let Some(terms) = admit_new(pass.core, run, call.stream, placed, link.id, link.peer) else {
-            return Taken::No;
-        };
-        self.note_arrival(pass.core);
-        self.host.note(&run.head.caller);
-        pass.core.transit.take(&mut self.share, held.unwrap_or(0));
-        pass.core.statistics.items_placed += u64::from(held.is_some());
-        let least_header_len = if call.is_transmission { CONTINUATION_LEN } else { HEADER_LEN_MIN };
-        let room = Room::Group(GroupRoom {
-            item_room: targets.map(|run| run.room().into()),
-            long_len_max: send_len_max.saturating_sub(least_header_len),
-        });
+        let mut data = reduced.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
         let inline_len_max = send_len_max.min(pass.core.pools.messages.unit_len());
-        let execution = Execution { run, origin: &origin, terms, room, header_len, inline_len_max };
-        let placed = if held.is_some() { slice::from_mut(&mut data) } else { &mut [] };
-        let body = &mut space[header_len..room_end];
-        if !self.execute_with(pass, execution, (placed, held), body) {
-            return Taken::No;
-        }
-        let draft = &mut *pass.core.draft_in_place;
-        let item = draft.items.first().filter(|item| item.reduced);
-        let result = item.map(|item| (draft.splice, item.len));
-        let answer = LoneAnswer { result, payload_len: draft.payload_len as u32 };
-        let own_len = Responder2::lone_header_len(targets, &answer);
-        let data_len = result.map_or(0, |(_, len)| len as usize);
-        let fits = draft.items.len() <= 1
-            && draft.pieces.len() <= GATHERED_PIECES_MAX
-            && data_len <= GATHERED_DATA_LEN_MAX
-            && targets.is_none_or(|run| run.start as usize + data_len <= send_len_max)
-            && draft.long.is_empty()
-            && draft.pieces.iter().all(Shared::is_stored);
-        if !fits {
-            return self.leave_filled(pass.core, run.head.xid, terms, header_len, &space[header_len..]);
-        }
-        if let Some(entry) = terms.kept {
-            let payload = draft.items.is_empty().then(|| &space[header_len..][..draft.payload_len]);
-            pass.core.duplicates.keep_octets(entry, payload, &mut pass.core.statistics);
-        }
-        let payload = header_len..header_len + draft.payload_len;
-        let mut len = own_len + draft.payload_len;
-        space.copy_within(payload, own_len);
-        if let Some(run) = targets.filter(|_| data_len > 0) {
-            let start = run.start as usize;
-            space[len..start].fill(0);
-            len = start;
-            // Nearly always one.
-            match draft.pieces.pop() {
-                Some(piece) if draft.pieces.is_empty() => pieces.push(piece),
-                last => pieces.extend(draft.pieces.drain(..).chain(last)),
-            }
-        }
-        pass.core.statistics.groups_received += u64::from(call.is_transmission);
-        pass.core.statistics.groups_sent += u64::from(targets.is_some());
-        pass.core.statistics.items_placed += u64::from(result.is_some());
-        self.end_in_place(pass.core);
-        // It counts as a group, not as a short message.
-        pass.core.statistics.messages_short -= u64::from(call.is_transmission);
-        let limit = self.credit_limit();
-        if let Some(version2) = &mut self.version2 {
-            let out = &mut space[..own_len];
-            let emitted =
-                version2.responder2.answer_lone(&mut self.responder, &call, limit, targets, &answer, out);
-            debug_assert_eq!(emitted, Ok(own_len), "the Payload stream is behind the header");
-        }
-        Taken::AnsweredGathered { len }
+        let mut shown = ShownLone {
+            serving: self,
+            call,
+            xid,
+            targets,
+            send_len_max,
+            inline_len_max,
+            space,
+            header_len,
+            room_end,
+            pieces,
+            held: None,
+        };
+        let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
+        let held = shown.held;
+        self.keep_data(pass.core, data.as_mut_slice(), held);
+        taken
     }
 }
 

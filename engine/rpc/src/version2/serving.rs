@@ -8,28 +8,26 @@ use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
-use stag_proto::responder::{CallPayload, RefusedCall, Responder2, ResponderCallId, ResponderEvent2};
+use stag_proto::responder::{RefusedCall, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma;
 use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
-use stag_wire::xdr::{Reader, Reduced};
+use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::config::EngineConfig;
 use crate::fault::fault;
-use crate::in_place::Begun;
 use crate::server::draft::Draft;
 use crate::server::governor::FIRST_RECEIVES;
-use crate::server::pending::Stage;
-use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull};
+use crate::server::pending::Begun;
+use crate::server::pulling::READ_CHUNKS_MAX;
+use crate::server::serving::Serving;
 use crate::server::serving::answering::warn_of_length;
-use crate::server::serving::{Arrived, Ran, Serving};
 use crate::server::spares::Reused;
 use crate::server::transit;
 use crate::service::Services;
 use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::route;
 use crate::state::{Core, Link, Pass};
 use crate::version2::answering::UnsentReply;
 use crate::version2::explicit::{base_message, is_explicit};
@@ -172,10 +170,7 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         let arrived = version2.receives.arrive(pass.core, link.id, head);
-        // One whose handler ran already has its buffers.
-        if self.begun.is_none()
-            && (pass.core.is_short() || !self.stalled.is_empty() || self.is_over_limit(pass.core))
-        {
+        if !self.may_take_in(pass.core) {
             return self.stall(arrived, false);
         }
         self.take_in_version2(pass, link, arrived).map(|_| ())
@@ -351,40 +346,12 @@ impl Serving {
         call_id: ResponderCallId,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        pass.core.statistics.calls_received += 1;
         let Some(call) = self.responder.call(call_id, &message) else {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
-        if let Some(begun) = self.begun.take() {
-            pass.core.statistics.messages_short += 1;
-            match self.go_on(pass.core, link.id, begun, &call, &message)? {
-                Some(unanswered) => self.keep_unanswered(pass.core, call_id, xid, message, unanswered),
-                None => self.keep_unsent(call_id, message),
-            }
-            return Ok(());
-        }
-        if pass.core.refused_calls.has(link.peer, xid, pass.core.now) {
-            drop(message);
-            return self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection).map(|_| ());
-        }
-        let CallPayload::Inline(stream) = call.payload else {
-            return self.pull(pass, link, call_id, message);
-        };
-        let chunks = call.read_chunk_count();
-        let routed = route(pass.services, Reader::new(stream));
-        if chunks > 0 && may_pull(&routed, chunks) {
-            return self.pull(pass, link, call_id, message);
-        }
-        pass.core.statistics.messages_short += u64::from(chunks == 0);
-        let arrived = Arrived { link, call: &call, message: &message, stream };
-        match self.run(pass, &arrived, &routed, &mut [])? {
-            Ran::Answered => self.keep_unsent(call_id, message),
-            Ran::Later(terms) => self.keep(call_id, xid, Stage::Later { message, pull: None, terms }),
-            Ran::Waits => self.keep(call_id, xid, Stage::Repeated { message }),
-            Ran::Lacks(pages) => self.starve(pass.core, call_id, xid, message, None, pages),
-        }
-        Ok(())
+        let (ran, pull) = self.begin(pass, link, &call, &message)?;
+        self.settle(pass, link, (call_id, xid), message, pull, ran)
     }
 
     /// Runs a Call that came as a group, all of whose transmissions are here.
@@ -397,7 +364,7 @@ impl Serving {
         pass.core.statistics.groups_received += 1;
         if let Some(begun) = self.begun.take() {
             pass.core.statistics.calls_received += 1;
-            return self.go_on_with_group(pass.core, link.id, call_id, begun);
+            return self.go_on_with_group(pass, link, call_id, begun);
         }
         let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
         let ServerVersion2 { responder2, parts, receives, .. } = &mut **version2;
@@ -448,24 +415,34 @@ impl Serving {
             true => &message[at as usize..][..len as usize],
             false => &gathered[..],
         };
-        let result = match self.responder.call(call_id, &message) {
-            Some(call) => {
-                let arrived = Arrived { link, call: &call, message: &message, stream };
-                let ran = self.run_arrived(pass, &arrived, &mut pull, (count, is_explicit));
-                ran.map(|ran| (ran, call.xid()))
-            }
+        let ran = match self.responder.call(call_id, &message) {
             None => Err(fault("a Call that just came is not in process")),
+            Some(call) if pass.core.refused_calls.has(link.peer, call.xid(), pass.core.now) => {
+                self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection)
+            }
+            // EXRW items beside other items, or with directions (RTR-X-25).
+            Some(_) if is_explicit || count > READ_CHUNKS_MAX => {
+                self.refuse(pass.core, link.id, call_id, RefusedCall::Ineligible)
+            }
+            Some(call) => self.run_pulled(pass, link, &call, (&message, stream), &mut pull),
         };
+        let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
         pass.core.gathered = gathered;
-        self.keep_ran(pass.core, call_id, message, pull, result)
+        match ran {
+            Ok(ran) => self.settle(pass, link, (call_id, xid), message, Some(pull), ran),
+            Err(reason) => {
+                self.put_pull(pass.core, pull);
+                Err(reason)
+            }
+        }
     }
 
     /// Goes on with a Call in one Send whose handler ran where it arrived.
     #[cold]
-    fn go_on_with_group<P: Provider>(
+    fn go_on_with_group<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
         call_id: ResponderCallId,
         begun: Begun,
     ) -> Result<(), CloseReason> {
@@ -477,33 +454,8 @@ impl Serving {
             return Err(fault("a Call that just came is not in process"));
         };
         let xid = call.xid();
-        match self.go_on(core, id, begun, &call, &message)? {
-            Some(unanswered) => self.keep_unanswered(core, call_id, xid, message, unanswered),
-            None => self.keep_unsent(call_id, message),
-        }
-        Ok(())
-    }
-
-    /// Lets a service run a Call whose message and data are here. `count`: its items, some of which have to be read if
-    /// `is_explicit`.
-    fn run_arrived<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        arrived: &Arrived<'_>,
-        pull: &mut Pull,
-        (count, is_explicit): (usize, bool),
-    ) -> Result<Ran, CloseReason> {
-        let &Arrived { link: Link { id, peer }, call, stream, .. } = arrived;
-        if pass.core.refused_calls.has(peer, call.xid(), pass.core.now) {
-            return self.refuse(pass.core, id, call.id, RefusedCall::EndedConnection);
-        }
-        let reduced = std::mem::take(&mut pull.reduced);
-        let routed = route(pass.services, Reader::with_reduced(stream, &reduced));
-        // EXRW items beside other items, or with directions (RTR-X-25).
-        if is_explicit || count > 0 && !may_pull(&routed, count) {
-            return self.refuse(pass.core, id, call.id, RefusedCall::Ineligible);
-        }
-        self.run(pass, arrived, &routed, &mut pull.items)
+        let (ran, pull) = self.go_on(pass.core, link, begun, &call, &message)?;
+        self.settle(pass, link, (call_id, xid), message, pull, ran)
     }
 
     /// Sends a message that is complete as it is.

@@ -8,18 +8,17 @@ use stag_wire::rpcrdma::{Header, SingleChunk};
 use stag_wire::rpcrdma2::Header2;
 use stag_wire::xdr::Reader;
 
-use super::{Ran, Serving};
+use super::Serving;
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::fault::fault;
 use crate::server::client_log::ClientName;
 use crate::server::doomed::reply_id;
-use crate::server::draft::{Draft, Verdict};
+use crate::server::draft::Draft;
+use crate::server::pending::Served;
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft, report_refused};
 use crate::server::spares::Reused;
-use crate::service::dispatch::ReplyPolicy;
-use crate::service::reply::{Reply, Room};
-use crate::service::{Lookup, Repeat, Services};
+use crate::service::{Lookup, Services};
 use crate::state::{Core, Pass};
 
 /// Eligible results of one Reply at most.
@@ -69,136 +68,6 @@ pub(crate) fn item_lens(draft: &Draft) -> ArrayVec<u32, ITEMS_MAX> {
 }
 
 impl Serving {
-    /// Makes a Reply: lets `fill` fill it in, then sends it.
-    #[inline]
-    pub(crate) fn answer<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        terms: ReplyPolicy,
-        fill: impl FnOnce(&mut Reply<'_>) -> Ran,
-    ) -> Result<Ran, CloseReason> {
-        let (header_len, base) = if call.is_plain() {
-            (stag_wire::rpcrdma::HEADER_LEN_MIN, None)
-        } else {
-            if self.is_group(message) {
-                return self.answer_group(core, id, call, message, terms, fill);
-            }
-            match self.responder.plan_reply(call.id, message, &[], 0) {
-                Ok(form) => (form.header_len as usize, self.base_room(core, message)),
-                Err(error) => {
-                    terms.give_up(core);
-                    return self.refuse(core, id, call.id, RefusedCall::Reply(error));
-                }
-            }
-        };
-        let mut draft = core.draft();
-        if !draft.take_send(&core.pools.messages) {
-            terms.give_up(core);
-            core.put_draft(draft);
-            return Err(CloseReason::CannotReply);
-        }
-        draft.header_len = header_len;
-        let eligible = terms.procedure.eligible_results;
-        let mut reply =
-            Reply { eligible, ..Reply::of(&mut draft, call, core, &self.share, self.responder.parameters()) };
-        if let Some(base) = base {
-            reply.inline_len_max = base.inline_len_max;
-            reply.room = Room::Base(call, base.send_len_max.saturating_sub(header_len));
-        }
-        let ran = fill(&mut reply);
-        let pages = std::mem::take(&mut draft.pages);
-        if let Ran::Later(terms) = ran {
-            core.transit.expect(&mut self.share, pages as usize);
-            core.put_draft(draft);
-            return Ok(Ran::Later(ReplyPolicy { pages, ..terms }));
-        }
-        if !matches!(ran, Ran::Answered) {
-            core.put_draft(draft);
-            return Ok(ran);
-        }
-        if let Some(pages) = self.lacked_pages(call, terms, &draft) {
-            core.put_draft(draft);
-            return Ok(Ran::Lacks(pages));
-        }
-        match base {
-            None => self.conclude(core, id, call, message, terms, draft)?,
-            Some(_) => self.conclude_base(core, id, call, message, terms, draft)?,
-        }
-        Ok(Ran::Answered)
-    }
-
-    /// Pages that the Reply to a Call waits for; `None`: it does not wait. The Call is executed again then: so it is none that must not
-    /// be, and none with data, which its handler has had.
-    #[inline(always)]
-    pub(crate) fn lacked_pages(
-        &self,
-        call: &responder::ReceivedCall<'_>,
-        terms: ReplyPolicy,
-        draft: &Draft,
-    ) -> Option<u32> {
-        let Verdict::NoMemory(pages) = draft.verdict else { return None };
-        let may_wait = terms.procedure.repeat == Repeat::Harmless
-            && call.read_chunk_count() == 0
-            && !self.share.is_last_try;
-        may_wait.then_some(pages)
-    }
-
-    /// Sends the Reply that a handler has filled in.
-    #[inline(always)]
-    pub(crate) fn conclude<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        terms: ReplyPolicy,
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        match self.judge(core, call, terms, &mut draft) {
-            None => self.send(core, id, call, message, draft),
-            Some(why) => {
-                core.put_draft(draft);
-                self.refuse(core, id, call.id, why).map(|_| ())
-            }
-        }
-    }
-
-    /// Judges the Reply that a handler has filled in, and keeps it if it may be asked for again. Returns why its Call is refused
-    /// instead; `None`: it can be sent.
-    #[inline(always)]
-    pub(crate) fn judge<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        call: &responder::ReceivedCall<'_>,
-        terms: ReplyPolicy,
-        draft: &mut Draft,
-    ) -> Option<RefusedCall> {
-        if let Some(defect) = draft.defect() {
-            terms.report(core, defect);
-            Reply::of(draft, call, core, &self.share, self.responder.parameters()).system_error();
-        }
-        if let Some(entry) = terms.kept {
-            core.state.duplicates.keep(entry, draft, &mut core.state.statistics);
-        }
-        match draft.verdict {
-            Verdict::Encoded if draft.is_service => {
-                self.note_service(core.now);
-                None
-            }
-            Verdict::Encoded => None,
-            Verdict::BadChunks => Some(RefusedCall::Ineligible),
-            // An empty Reply, or one of a wrong sum, is SYSTEM_ERR by now: unless that does not fit either.
-            Verdict::TooLong
-            | Verdict::NoMemory(_)
-            | Verdict::Empty
-            | Verdict::Panicked
-            | Verdict::BadSum(..) => Some(RefusedCall::Reply(ReplyError::NoReplyChunk)),
-        }
-    }
-
     /// Answers a Call with ERR_CHUNK.
     #[cold]
     pub(crate) fn refuse<P: Provider>(
@@ -207,12 +76,12 @@ impl Serving {
         id: ConnectionId,
         call: ResponderCallId,
         why: RefusedCall,
-    ) -> Result<Ran, CloseReason> {
+    ) -> Result<Served, CloseReason> {
         let error = self.responder.refuse(call, why);
         self.replace_receive(core, id);
         let Some(error) = error else { return Err(fault("a Call is refused that is over")) };
         self.send_error(core, id, &error)?;
-        Ok(Ran::Answered)
+        Ok(Served::Over)
     }
 
     /// Sends a filled-in Reply: decides its form, posts its Writes, then its Send.

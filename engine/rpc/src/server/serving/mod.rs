@@ -9,9 +9,8 @@ pub(crate) mod answering;
 mod carrying;
 mod exposing;
 mod pulls;
+mod received;
 mod receives;
-
-pub(crate) use carrying::{ArrivedSingle, Carriage, Delivery};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,29 +22,29 @@ use stag_proto::responder::{
     self, CallPayload, ChunkError, ChunkLimits, RefusedCall, Responder, ResponderCallId, ResponderConfig,
     ResponderReceived,
 };
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, SingleChunk};
-use stag_wire::xdr::{Reader, Reduced};
+use stag_wire::rpcrdma::SingleChunk;
+use stag_wire::xdr::Reduced;
 
 use self::answering::warn_of_length;
 use self::exposing::Exposing;
+use self::received::Received;
 use crate::ConnectionId;
-use crate::carried::{CarriedRoom, Destination};
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
-use crate::in_place::Begun;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
 use crate::server::eviction::ConnectionUse;
 use crate::server::governor::CreditGovernor;
-use crate::server::pending::{CarriedCall, Pending, Stage};
+use crate::server::pending::{Begun, CarriedCall, Pending, Served, Stage};
 use crate::server::progress::Progress;
-use crate::server::pulling::{Pull, READ_CHUNKS_MAX, may_pull, read_at_once};
+use crate::server::pulling::{Pull, READ_CHUNKS_MAX, plan_single};
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
-use crate::service::call::Placed;
-use crate::service::dispatch::{Admission, Origin, ReplyPolicy, Route, admit, destination, route};
-use crate::service::reply::{Reply, reply_chunk_len};
+use crate::service::call::{Placed, PlacedPieces};
+use crate::service::dispatch::{Origin, ReplyPolicy};
+use crate::service::reply::Reply;
+use crate::service::steps::{Arrived, answer, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ServerVersion2;
@@ -90,23 +89,6 @@ pub(crate) struct Serving {
     pub(crate) version2: Option<Box<ServerVersion2>>,
 }
 
-/// A Call that is here with its Payload stream, and where it came in.
-pub(crate) struct Arrived<'a> {
-    pub(crate) link: Link<'a>,
-    pub(crate) call: &'a responder::ReceivedCall<'a>,
-    pub(crate) message: &'a [u8],
-    pub(crate) stream: &'a [u8],
-}
-
-/// The Reply of a Call that was executed cannot be sent. It is kept for who sends the Call again, if it can be.
-#[cold]
-fn drop_reply<P>(core: &mut Core<P>, terms: ReplyPolicy, draft: Box<Draft>) {
-    if let Some(entry) = terms.kept {
-        core.state.duplicates.keep(entry, &draft, &mut core.state.statistics);
-    }
-    core.put_draft(draft);
-}
-
 /// A Call that was left for later, out of its slot.
 struct LateCall {
     id: ResponderCallId,
@@ -114,25 +96,6 @@ struct LateCall {
     /// `None`: it was carried from where it arrived.
     message: Option<Buf>,
     pull: Option<Box<Pull>>,
-}
-
-/// A Call that its service answers later, or once more.
-pub(crate) struct Unanswered {
-    pub(crate) terms: ReplyPolicy,
-    /// What it pulled.
-    pub(crate) pull: Option<Box<Pull>>,
-    /// Pages that its Reply waits for: its service has answered, and will again.
-    pub(crate) lacks: Option<u32>,
-}
-
-/// What became of a Call that was run.
-pub(crate) enum Ran {
-    Answered,
-    Later(ReplyPolicy),
-    /// It is another's retransmission, and waits for the answer to that: its data is not needed.
-    Waits,
-    /// Its client may not take the memory for its Reply now. The pages needed: it waits for them, and is executed again.
-    Lacks(u32),
 }
 
 impl Serving {
@@ -237,10 +200,42 @@ impl Serving {
             || !self.stalled.is_empty()
     }
 
-    /// Whether the client has left too many results untaken, so that its next Calls wait.
-    #[inline]
-    pub(crate) fn is_over_limit(&self, state: &EngineState) -> bool {
+    /// Whether Calls wait: there are hardly buffers to answer them with, or the client has left too many results untaken.
+    #[inline(always)]
+    fn has_to_wait(&self, state: &EngineState) -> bool {
+        state.is_short() || self.is_over_limit(state)
+    }
+
+    /// Whether the client has left too many results untaken.
+    #[inline(always)]
+    fn is_over_limit(&self, state: &EngineState) -> bool {
         state.transit.is_over_limit(&self.share, &state.pools.payload)
+    }
+
+    /// Whether a message in a Receive may be taken in now. One whose handler ran already has its buffers.
+    #[inline(always)]
+    pub(crate) fn may_take_in(&self, state: &EngineState) -> bool {
+        self.begun.is_some() || (self.stalled.is_empty() && !self.has_to_wait(state))
+    }
+
+    /// Whether a Call may be taken where it arrived: nothing comes before it, as many Receives are posted as are due if it requests
+    /// these credits, its xid is not in process, and it has ended no connection. `NEEDS_BUFFERS`: its handler may need a buffer.
+    #[inline(always)]
+    pub(crate) fn may_take<const NEEDS_BUFFERS: bool>(
+        &self,
+        state: &EngineState,
+        link: Link<'_>,
+        xid: u32,
+        requested: u32,
+    ) -> bool {
+        self.held == self.wanted(requested)
+            && self.governor.is_current(&state.credits)
+            && !self.has_waiting()
+            && self.begun.is_none()
+            && !self.is_over_limit(state)
+            && !(NEEDS_BUFFERS && state.is_short())
+            && self.responder.may_answer(xid)
+            && !state.refused_calls.has(link.peer, xid, state.now)
     }
 
     /// Takes in a message, now or when there is memory to answer it. `Err`: the connection has to end.
@@ -251,10 +246,7 @@ impl Serving {
         link: Link<'_>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        // One whose handler ran already has its buffers.
-        if self.begun.is_none()
-            && (pass.core.is_short() || !self.stalled.is_empty() || self.is_over_limit(pass.core))
-        {
+        if !self.may_take_in(pass.core) {
             // What ends the wait must not wait itself.
             if let Some(message) = self.take_done(pass.core, link.id, message, None)? {
                 self.stalled.push_back(message);
@@ -309,137 +301,129 @@ impl Serving {
                 return Err(CloseReason::Violation("it sent more Calls than it had credits for"));
             }
         };
-        pass.core.statistics.calls_received += 1;
-        let call_id = call.id;
         if self.exposing.is_some() {
             self.supersede(pass.core, link.id, call.xid());
         }
+        let name = (call.id, call.xid());
+        let (ran, pull) = self.begin(pass, link, call, &message)?;
+        self.settle(pass, link, name, message, pull, ran)
+    }
+
+    /// Takes a Call through its steps that is in a Receive. Returns what it holds of pulled data, too.
+    #[inline(always)]
+    pub(crate) fn begin<P: Provider, S: Services>(
+        &mut self,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
+        call: &responder::ReceivedCall<'_>,
+        message: &[u8],
+    ) -> Result<(Served, Option<Box<Pull>>), CloseReason> {
+        pass.core.statistics.calls_received += 1;
         if let Some(begun) = self.begun.take() {
             pass.core.statistics.messages_short += 1;
-            let xid = call.xid();
-            if let Some(unanswered) = self.go_on(pass.core, link.id, begun, call, &message)? {
-                self.keep_unanswered(pass.core, call_id, xid, message, unanswered);
-            }
-            return Ok(());
+            return self.go_on(pass.core, link, begun, call, message);
         }
         if pass.core.refused_calls.has(link.peer, call.xid(), pass.core.now) {
-            drop(message);
-            return self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection).map(|_| ());
+            let ran = self.refuse(pass.core, link.id, call.id, RefusedCall::EndedConnection)?;
+            return Ok((ran, None));
         }
-        if let CallPayload::Inline(stream) = call.payload {
-            let chunks = call.read_chunk_count();
-            let read = match call.single() {
-                Some(SingleChunk::Read(read)) => Some(read),
-                _ => None,
-            };
-            let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
-            let routed = route(pass.services, Reader::with_reduced(stream, reduced.as_slice()));
-            let arrived = Arrived { link, call, message: &message, stream };
-            let (ran, pull) = if chunks == 0 {
-                pass.core.statistics.messages_short += 1;
-                (self.run(pass, &arrived, &routed, &mut [])?, None)
-            } else if !may_pull(&routed, chunks) {
-                // Whatever is wrong with it, its data is not needed to say so.
-                match self.run(pass, &arrived, &routed, &mut [])? {
-                    Ran::Answered => return Ok(()),
-                    Ran::Lacks(pages) => {
-                        self.starve(pass.core, call_id, call.xid(), message, None, pages);
-                        return Ok(());
-                    }
-                    // Not even a Call that comes again: its procedure may have fewer chunks, or is not served.
-                    Ran::Later(_) | Ran::Waits => {
-                        return Err(fault("a Call was given to a service without its data"));
-                    }
-                }
-            } else if let Some(read) = read
-                && !self.has_waiting()
-                && let Some((buf, pages)) = read_at_once(pass.core, &self.share, link.id, read)
-            {
-                self.run_with_data(pass, &arrived, &routed, (buf, pages))?
-            } else {
-                return self.pull(pass, link, call_id, message);
-            };
-            match ran {
-                Ran::Answered => {}
-                Ran::Later(terms) => self.keep(call_id, call.xid(), Stage::Later { message, pull, terms }),
-                Ran::Waits => self.keep(call_id, call.xid(), Stage::Repeated { message }),
-                Ran::Lacks(pages) => self.starve(pass.core, call_id, call.xid(), message, pull, pages),
-            }
-            return Ok(());
+        let CallPayload::Inline(stream) = call.payload else { return Ok((Served::Pulls, None)) };
+        pass.core.statistics.messages_short += u64::from(call.read_chunk_count() == 0);
+        let read = match call.single() {
+            Some(SingleChunk::Read(read)) => Some(read),
+            _ => None,
+        };
+        let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
+        let arrived = Arrived { origin: origin(pass.core, link, call), stream, reduced: reduced.as_slice() };
+        // Filled in place: it is large to move.
+        let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
+        let mut received = Received::new(self, link, call, message);
+        let ran = serve(pass, &mut received, &arrived, data.as_mut_slice());
+        let (held, unread) = (received.held, received.unread);
+        if let (Some(read), Some(unread)) = (read, unread) {
+            let mut pull = pass.core.pulls.take();
+            plan_single(&mut pass.core.state, &mut self.share, &mut pull, read, unread);
+            return Ok((ran?, Some(pull)));
         }
-        self.pull(pass, link, call_id, message)
+        let Some(held) = held else { return Ok((ran?, None)) };
+        if matches!(ran, Ok(Served::Later(_))) {
+            let mut pull = pass.core.pulls.take();
+            pull.items.extend(data);
+            pull.held = held;
+            return Ok((ran?, Some(pull)));
+        }
+        pass.core.transit.give(&mut self.share, held);
+        Ok((ran?, None))
     }
 
-    /// Keeps a Call whose handler ran where the message arrived, and that is not answered.
-    #[cold]
-    pub(crate) fn keep_unanswered<P>(
+    /// Takes a Call through its steps whose Payload stream and data were pulled, or came in several Sends.
+    #[inline]
+    pub(crate) fn run_pulled<P: Provider, S: Services>(
         &mut self,
-        core: &mut Core<P>,
-        id: ResponderCallId,
-        xid: u32,
-        message: Buf,
-        unanswered: Unanswered,
-    ) {
-        let Unanswered { terms, pull, lacks } = unanswered;
-        match lacks {
-            None => self.keep(id, xid, Stage::Later { message, pull, terms }),
-            Some(pages) => self.starve(core, id, xid, message, pull, pages),
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
+        call: &responder::ReceivedCall<'_>,
+        (message, stream): (&[u8], &[u8]),
+        pull: &mut Pull,
+    ) -> Result<Served, CloseReason> {
+        let Pull { items, reduced, .. } = pull;
+        let arrived = Arrived { origin: origin(pass.core, link, call), stream, reduced };
+        let mut received = Received::new(self, link, call, message);
+        if !items.is_empty() {
+            received = received.with_items(items.len());
         }
+        serve(pass, &mut received, &arrived, items)
     }
 
-    /// Goes on with a Call whose handler ran where the message arrived. `Some`: keep it, and answer later.
+    /// Goes on with a Call whose handler ran where the message arrived.
     #[cold]
     pub(crate) fn go_on<P: Provider>(
         &mut self,
         core: &mut Core<P>,
-        id: ConnectionId,
+        link: Link<'_>,
         begun: Begun,
         call: &responder::ReceivedCall<'_>,
-        message: &Buf,
-    ) -> Result<Option<Unanswered>, CloseReason> {
+        message: &[u8],
+    ) -> Result<(Served, Option<Box<Pull>>), CloseReason> {
         debug_assert_eq!(begun.xid, call.xid(), "it comes with the next message");
-        let Some(mut draft) = begun.draft else {
-            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull, lacks: None }));
+        let Begun { terms, draft, pull, .. } = begun;
+        let ran = match draft {
+            Some(draft) => Received::new(self, link, call, message).go_on(core, terms, draft)?,
+            None => Served::Later(terms),
         };
-        if self.is_group(message) {
-            // Its payload is behind a longer header than that of the Reply may be.
-            if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
-                drop_reply(core, begun.terms, draft);
-                return Err(CloseReason::CannotReply);
-            }
-            self.conclude_group(core, id, call, message, begun.terms, draft)?;
-            return Ok(None);
-        }
-        if let Some(pages) = self.lacked_pages(call, begun.terms, &draft) {
-            core.put_draft(draft);
-            return Ok(Some(Unanswered { terms: begun.terms, pull: begun.pull, lacks: Some(pages) }));
-        }
-        draft.header_len = match self.responder.plan_reply(call.id, message, &[], 0) {
-            Ok(form) => form.header_len as usize,
-            Err(error) => {
-                drop_reply(core, begun.terms, draft);
-                return self.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| None);
-            }
-        };
-        if draft.send.is_none() && !draft.take_send(&core.pools.messages) {
-            drop_reply(core, begun.terms, draft);
-            return Err(CloseReason::CannotReply);
-        }
-        match self.base_room(core, message) {
-            None => self.conclude(core, id, call, message, begun.terms, draft)?,
-            Some(_) => self.conclude_base(core, id, call, message, begun.terms, draft)?,
-        }
-        Ok(None)
+        Ok((ran, pull))
     }
 
-    /// Whether a Call that requests these credits may be answered in place: nothing else comes first.
+    /// Keeps a Call that is not over, with its message and what it pulled.
     #[inline(always)]
-    pub(crate) fn may_answer_in_place(&self, state: &EngineState, requested: u32) -> bool {
-        self.held == self.wanted(requested)
-            && self.governor.is_current(&state.credits)
-            && !self.has_waiting()
-            && self.begun.is_none()
-            && !self.is_over_limit(state)
+    pub(crate) fn settle<P: Provider, S: Services>(
+        &mut self,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
+        (id, xid): (ResponderCallId, u32),
+        message: Buf,
+        pull: Option<Box<Pull>>,
+        ran: Served,
+    ) -> Result<(), CloseReason> {
+        match ran {
+            Served::Over if self.version2.is_none() => {}
+            Served::Over => self.keep_unsent(id, message),
+            Served::Later(terms) => {
+                self.keep(id, xid, Stage::Later { message, pull, terms });
+                return Ok(());
+            }
+            Served::Repeats => self.keep(id, xid, Stage::Repeated { message }),
+            Served::Lacks(pages) => {
+                self.starve(pass.core, id, xid, message, pull, pages);
+                return Ok(());
+            }
+            Served::Pulls => return self.pull(pass, link, (id, xid), message, pull),
+            Served::Left => return Err(fault("a Call in a Receive has no other way")),
+        }
+        if let Some(pull) = pull {
+            self.put_pull(pass.core, pull);
+        }
+        Ok(())
     }
 
     /// A service has answered something that was no refusal.
@@ -456,138 +440,12 @@ impl Serving {
         self.slots[id.index()] = Some(Pending::new(id, xid, stage));
     }
 
-    /// Runs a Call whose Payload stream and data are here, and sends its Reply. `items` is the data.
-    #[inline]
-    pub(crate) fn run<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        arrived: &Arrived<'_>,
-        routed: &Route<'_>,
-        items: &mut [Placed],
-    ) -> Result<Ran, CloseReason> {
-        let &Arrived { link: Link { id, peer }, call, message, stream } = arrived;
-        let run = match routed {
-            Route::Run(run) => run,
-            Route::Drop => {
-                self.discard(pass.core, id, call.id);
-                return Ok(Ran::Answered);
-            }
-            Route::Refuse(refusal) => {
-                return self.answer(pass.core, id, call, message, ReplyPolicy::ENGINE, |reply| {
-                    reply.header(refusal);
-                    Ran::Answered
-                });
-            }
-        };
-        self.host.note(&run.head.caller);
-        let procedure = run.procedure;
-        if call.read_chunk_count() > usize::from(procedure.eligible_arguments) {
-            // 8166-6.1-c
-            return self.refuse(pass.core, id, call.id, RefusedCall::Ineligible);
-        }
-        if self.version2.is_some()
-            && let Some(why) = self.reply_obstacle(call, message, procedure)
-        {
-            return self.refuse(pass.core, id, call.id, RefusedCall::Reply(why));
-        }
-        let origin =
-            Origin { connection: id, slot: call.id.index() as u32, peer, local: None, now: pass.core.now };
-        if let Some(carrier) = pass.core.carrier.as_deref()
-            && let Some(destination) = destination(carrier, pass.services, run, &origin)
-        {
-            return self.carry(
-                pass.core,
-                arrived,
-                ReplyPolicy::of(run),
-                destination,
-                (run.head.arguments.reduced(), items),
-            );
-        }
-        let token = Token { connection: id, slot: origin.slot, xid: call.xid() };
-        let terms = match admit(pass.core, run, token, stream, items, peer) {
-            Admission::Execute(terms) => terms,
-            Admission::Repeat(kept) => {
-                return self.answer(pass.core, id, call, message, ReplyPolicy::ENGINE, |reply| {
-                    reply.repeat(&kept);
-                    Ran::Answered
-                });
-            }
-            Admission::Wait => return Ok(Ran::Waits),
-            Admission::Drop => {
-                self.discard(pass.core, id, call.id);
-                return Ok(Ran::Answered);
-            }
-        };
-        self.answer(pass.core, id, call, message, terms, |reply| {
-            match run.call(pass.services, &origin, items, reply) {
-                true => Ran::Answered,
-                false => Ran::Later(terms),
-            }
-        })
-    }
-
-    /// Leaves a Call to another reactor. The answer comes late.
-    fn carry<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        arrived: &Arrived<'_>,
-        terms: ReplyPolicy,
-        destination: Destination,
-        (reduced, items): (&[Reduced], &mut [Placed]),
-    ) -> Result<Ran, CloseReason> {
-        let &Arrived { link: Link { id, peer }, call, message, stream } = arrived;
-        if destination == Destination::All && terms.procedure.has_eligible_items() {
-            return self.answer(core, id, call, message, terms, |reply| {
-                reply.system_error();
-                Ran::Answered
-            });
-        }
-        let header_len = match call.is_plain() {
-            true => HEADER_LEN_MIN,
-            false => match self.responder.plan_reply(call.id, message, &[], 0) {
-                Ok(form) => form.header_len as usize,
-                Err(error) => return self.refuse(core, id, call.id, RefusedCall::Reply(error)),
-            },
-        };
-        let base = self.base_room(core, message);
-        let inline_len_max =
-            base.map_or(self.responder.parameters().reply_threshold as usize, |base| base.inline_len_max);
-        let eligible = usize::from(terms.procedure.eligible_results);
-        let group = self.group_room(message);
-        let room = CarriedRoom {
-            inline_len_max: inline_len_max.saturating_sub(header_len) as u32,
-            reply_chunk_len: match (&group, &base) {
-                (Some(group), _) => group.long_len_max as u32,
-                (None, Some(base)) => {
-                    (reply_chunk_len(call).max(base.send_len_max.saturating_sub(header_len))) as u32
-                }
-                (None, None) => (reply_chunk_len(call) as u32).max(self.share.exposed_len_max),
-            },
-            is_stream: false,
-            wants_few_pieces: !core.transit.may_list(&self.share),
-            is_last_try: self.share.is_last_try,
-            write_chunks: match &group {
-                Some(group) => group.item_room.into_iter().take(eligible).collect(),
-                None => (0..eligible).map_while(|item| call.write_room(item)).collect(),
-            },
-        };
-        let token = Token { connection: id, slot: call.id.index() as u32, xid: call.xid() };
-        let Some(carrier) = &mut core.carrier else {
-            return Err(fault("a Call is carried by a reactor that is alone"));
-        };
-        let lent = carrier.send_call(destination, &token, (peer, None), &room, (stream, reduced, items));
-        core.statistics.calls_carried += 1;
-        core.statistics.pieces_lent += lent;
-        Ok(Ran::Later(terms))
-    }
-
     /// A Call that was left for later is answered. `false`: that Call is gone.
     pub(crate) fn finish<P: Provider>(
         &mut self,
         core: &mut Core<P>,
-        id: ConnectionId,
         token: Token,
-        fill: impl FnOnce(&mut Reply<'_>),
+        fill: &mut dyn FnMut(&mut Reply<'_>),
     ) -> Result<bool, CloseReason> {
         // A token of a Call that was dropped, or of an earlier connection in this place.
         let Some(LateCall { id: call_id, terms, message, pull }) = self.take_later(core, token) else {
@@ -607,26 +465,20 @@ impl Serving {
         };
         let xid = call.xid();
         self.share.is_last_try = pull.as_ref().is_some_and(|pull| pull.is_last_try);
-        let ran = self.answer(core, id, &call, octets, terms, |reply| {
-            fill(reply);
-            Ran::Answered
-        });
+        let link = Link { id: token.connection, peer: None };
+        let ran = answer(core, &mut Received::new(self, link, &call, octets), terms, fill);
         self.share.is_last_try = false;
-        let ran = ran?;
-        if let Ran::Lacks(pages) = ran {
-            let Some(message) = message else {
-                return Err(fault("a Call without a Reply chunk has a Long Reply"));
-            };
-            self.starve(core, call_id, xid, message, pull, pages);
-            return Ok(true);
+        match (ran?, message) {
+            (Served::Lacks(pages), Some(message)) => {
+                self.starve(core, call_id, xid, message, pull, pages);
+                return Ok(true);
+            }
+            (Served::Lacks(_), None) => return Err(fault("a Call without a Reply chunk has a Long Reply")),
+            (_, Some(message)) if self.version2.is_some() => self.keep_unsent(call_id, message),
+            _ => {}
         }
         if let Some(pull) = pull {
             self.put_pull(core, pull);
-        }
-        if self.version2.is_some()
-            && let Some(message) = message
-        {
-            self.keep_unsent(call_id, message);
         }
         Ok(true)
     }
@@ -717,8 +569,7 @@ impl Serving {
         if !self.awaiting_memory.is_empty() {
             count += self.feed(pass, link)?;
         }
-        while !pass.core.is_short()
-            && !self.is_over_limit(pass.core)
+        while !self.has_to_wait(pass.core)
             && let Some(message) = self.stalled.pop_front()
         {
             if self.version2.is_some() {
@@ -744,7 +595,10 @@ impl Serving {
         if let Some(Begun { xid, terms, draft, pull }) = self.begun.take() {
             let slot = self.responder.next_slot();
             match (draft, terms.kept) {
-                (Some(draft), _) => drop_reply(core, terms, draft),
+                (Some(draft), kept) => {
+                    core.put_draft(draft);
+                    kept.into_iter().for_each(|entry| core.duplicates.forget(entry));
+                }
                 (None, Some(entry)) => core.duplicates.orphan(Token { connection: id, slot, xid }, entry),
                 (None, None) => {}
             }
@@ -793,4 +647,11 @@ impl Serving {
             self.put_pull(core, pull);
         }
     }
+}
+
+/// Where a Call in a Receive comes in.
+#[inline(always)]
+fn origin<'c>(state: &EngineState, link: Link<'c>, call: &responder::ReceivedCall<'_>) -> Origin<'c> {
+    let Link { id: connection, peer } = link;
+    Origin { connection, slot: call.id.index() as u32, peer, local: None, now: state.now }
 }

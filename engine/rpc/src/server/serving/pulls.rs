@@ -5,23 +5,19 @@ use std::time::Duration;
 use stag_fabric::{Provider, WorkError};
 use stag_memory::Buf;
 use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
-use stag_wire::xdr::Reader;
 
-use super::{Arrived, Ran, Serving};
+use super::Serving;
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::connection::FinishedRead;
 use crate::fault::fault;
 use crate::server::pending::{Pending, PullNeed, Stage};
 use crate::server::pulling::{
-    Lack, Pressure, Pull, SILENCE_MAX, in_one_piece, may_pull, place_wanted, plan_chunks, plan_long,
-    post_reads,
+    Lack, Pressure, Pull, SILENCE_MAX, in_one_piece, place_wanted, plan_chunks, plan_long, post_reads,
 };
 use crate::server::pushing::Posted;
 use crate::server::transit::{self, Obstacle};
 use crate::service::Services;
-use crate::service::call::{Placed, PlacedPieces};
-use crate::service::dispatch::{Route, route};
 use crate::state::{Core, Link, Pass};
 
 impl Serving {
@@ -120,46 +116,24 @@ impl Serving {
         self.refuse(core, id, call, RefusedCall::Payload).map(|_| ())
     }
 
-    /// Runs a Call whose only chunk was read at once, into a buffer whose pages are counted until it is answered. What it
-    /// pulled is kept with it if it is answered later.
-    #[inline]
-    pub(super) fn run_with_data<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        arrived: &Arrived<'_>,
-        routed: &Route<'_>,
-        (buf, pages): (Buf, usize),
-    ) -> Result<(Ran, Option<Box<Pull>>), CloseReason> {
-        pass.core.transit.take(&mut self.share, pages);
-        let mut items = [Placed { pieces: PlacedPieces::new(), len: buf.len() as u32 }];
-        items[0].pieces.push(buf);
-        let ran = self.run(pass, arrived, routed, &mut items);
-        if matches!(ran, Ok(Ran::Later(_))) {
-            let mut pull = pass.core.pulls.take();
-            pull.items.extend(items);
-            pull.held = pages;
-            return Ok((ran?, Some(pull)));
-        }
-        pass.core.transit.give(&mut self.share, pages);
-        Ok((ran?, None))
-    }
-
-    /// Begins to pull what a Call has in Read chunks.
-    pub(crate) fn pull<P: Provider, S: Services>(
+    /// Begins to pull what a Call has in Read chunks: its Payload stream, or its data, which may be beside that.
+    pub(super) fn pull<P: Provider, S: Services>(
         &mut self,
         pass: &mut Pass<'_, Core<P>, S>,
         link: Link<'_>,
-        call_id: ResponderCallId,
+        (call_id, xid): (ResponderCallId, u32),
         message: Buf,
+        pull: Option<Box<Pull>>,
     ) -> Result<(), CloseReason> {
+        let mut pull = pull.unwrap_or_else(|| pass.core.pulls.take());
         let Some(call) = self.responder.call(call_id, &message) else {
+            self.put_pull(pass.core, pull);
             return Err(fault("a Call that just came is not in process"));
         };
-        let xid = call.xid();
-        let mut pull = pass.core.pulls.take();
         match call.payload {
-            CallPayload::Long(len) => plan_long(pass.core, &mut pull, len),
-            CallPayload::Inline(_) => plan_chunks(pass.core, &mut pull, &call),
+            CallPayload::Long(len) if pull.long.is_empty() => plan_long(pass.core, &mut pull, len),
+            _ if pull.items.is_empty() => plan_chunks(pass.core, &mut pull, &call),
+            _ => {}
         }
         self.keep(call_id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
         self.advance(pass, link, call_id)
@@ -218,7 +192,7 @@ impl Serving {
                 continue;
             }
             if matches!(call.payload, CallPayload::Long(_)) && pull.long.is_empty() {
-                // The Payload stream is here. Check whether there are data chunks to pull beside it.
+                // The Payload stream is here; there may be data chunks beside it.
                 pull.keep_long();
                 let gathered = &mut pass.core.gathered;
                 let stream = in_one_piece(&pull.long, gathered);
@@ -228,14 +202,19 @@ impl Serving {
                     let Some(error) = error else { return Err(fault("a Call was pulled that is over")) };
                     return self.send_error(pass.core, link.id, &error);
                 }
-                let chunks = call.read_chunk_count();
-                if chunks > 0 && may_pull(&route(pass.services, Reader::new(stream)), chunks) {
-                    plan_chunks(pass.core, pull, &call);
-                    continue;
-                }
             }
             break;
         }
+        self.run_slot(pass, link, call_id)
+    }
+
+    /// Runs a Call whose Payload stream, or all of whose data, is here.
+    fn run_slot<P: Provider, S: Services>(
+        &mut self,
+        pass: &mut Pass<'_, Core<P>, S>,
+        link: Link<'_>,
+        call_id: ResponderCallId,
+    ) -> Result<(), CloseReason> {
         let Some(pending) = self.release_slot(call_id) else {
             return Err(fault("a Call goes on that is in no slot"));
         };
@@ -254,47 +233,18 @@ impl Serving {
             CallPayload::Inline(stream) => stream,
             CallPayload::Long(_) => in_one_piece(&long, &mut gathered),
         };
-        let routed = route(pass.services, Reader::with_reduced(stream, &pull.reduced));
-        let arrived = Arrived { link, call: &call, message: &message, stream };
         self.share.is_last_try = pull.is_last_try;
-        let ran = self.run(pass, &arrived, &routed, &mut pull.items);
+        let ran = self.run_pulled(pass, link, &call, (&message, stream), &mut pull);
         self.share.is_last_try = false;
         pass.core.gathered = gathered;
         pull.long = long;
-        self.keep_ran(pass.core, call_id, message, pull, ran.map(|ran| (ran, xid)))
-    }
-
-    /// Keeps what a Call needs on that was run with what it pulled: `ran` says what became of it, and its xid.
-    pub(crate) fn keep_ran<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ResponderCallId,
-        message: Buf,
-        pull: Box<Pull>,
-        ran: Result<(Ran, u32), CloseReason>,
-    ) -> Result<(), CloseReason> {
         match ran {
-            Ok((Ran::Later(terms), xid)) => {
-                self.keep(id, xid, Stage::Later { message, pull: Some(pull), terms });
-                return Ok(());
-            }
-            Ok((Ran::Waits, xid)) => self.keep(id, xid, Stage::Repeated { message }),
-            Ok((Ran::Lacks(pages), xid)) => {
-                self.starve(core, id, xid, message, Some(pull), pages);
-                return Ok(());
-            }
-            Ok((Ran::Answered, _)) => {
-                if self.version2.is_some() {
-                    self.keep_unsent(id, message);
-                }
-            }
+            Ok(ran) => self.settle(pass, link, (call_id, xid), message, Some(pull), ran),
             Err(reason) => {
-                self.put_pull(core, pull);
-                return Err(reason);
+                self.put_pull(pass.core, pull);
+                Err(reason)
             }
         }
-        self.put_pull(core, pull);
-        Ok(())
     }
 
     /// Puts away what a Call pulled, with its memory.
@@ -406,7 +356,10 @@ impl Serving {
         pull.pending -= 1;
         pull.in_flight -= 1;
         pull.touched = pass.core.now;
-        pass.core.transit.answered(&mut self.share, pages);
+        pass.core.state.transit.answered(&mut self.share, pages);
+        if pull.is_here() && !pass.core.is_short() {
+            return self.run_slot(pass, link, call_id);
+        }
         self.advance(pass, link, call_id)
     }
 }
