@@ -6,7 +6,7 @@ use std::time::Duration;
 use stag_fabric::Provider;
 
 use crate::client::CloseReason;
-use crate::client::keepalive::Liveness;
+use crate::client::calling::Liveness;
 use crate::engine::{Engine, find};
 use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
 use crate::service::Services;

@@ -9,13 +9,14 @@ use stag_proto::parameters::Parameters;
 use stag_proto::requester::{self, ExposedMemory, Requester, RequesterConfig};
 
 use crate::ConnectionId;
-use crate::client::keepalive::Liveness;
 use crate::client::offering::Lists;
 use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
 use crate::client::slot::{Ending, Slot, Stage};
-use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CompletedCall, Results};
+use crate::client::{
+    CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Credentials, ReplyMode, Request, Results,
+};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
 use crate::state::{Core, EngineState};
@@ -26,6 +27,15 @@ pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32
 
 /// Positions of a Call's reduced arguments, in order.
 pub(crate) type Positions = ArrayVec<u32, CLIENT_SEGMENTS_MAX>;
+
+/// What the silence of a server says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    /// Nothing, so far.
+    Presumed,
+    /// The server is gone: it had every opportunity to answer.
+    Gone,
+}
 
 /// The client half of a connection.
 #[derive(Debug)]
@@ -266,6 +276,57 @@ impl Calling {
             }
         }
         liveness
+    }
+
+    /// Probes the server, if it is time: a NULL Call on the credit that is kept back for it (8267-6.7.2-a). It is gone where no probe can be sent because it answered no Call on any credit, although
+    /// those Calls were abandoned.
+    pub(crate) fn keep_alive<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> Liveness {
+        let Some(policy) = self.policy.keep_alive else { return Liveness::Presumed };
+        if self.is_busy() {
+            // Not when the Call began: for that the last pass is taken, which may be long ago.
+            self.busy_since.get_or_insert(core.now);
+        }
+        let due = self.keep_alive_due().filter(|due| core.now >= *due);
+        let Some(due) = due else { return Liveness::Presumed };
+        if self.requester.available() == 0 {
+            let is_gone = self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
+            return if is_gone { Liveness::Gone } else { Liveness::Presumed };
+        }
+        let request = Request {
+            program: policy.program,
+            version: policy.version,
+            procedure: 0,
+            credentials: Credentials::None,
+            user: 0,
+            timeout: policy.answer_within,
+            results_len_max: 0,
+            retransmit: false,
+            reply_mode: ReplyMode::Auto,
+        };
+        let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
+        core.statistics.keep_alives += u64::from(made.is_ok());
+        Liveness::Presumed
+    }
+
+    /// Whether its server may have to be asked whether it lives.
+    pub(crate) fn has_keep_alive(&self) -> bool {
+        self.policy.keep_alive.is_some()
+    }
+
+    /// Whether the server owes an answer: also to Calls that were given up, whose credits are gone until it comes.
+    fn is_busy(&self) -> bool {
+        self.requester.window().in_flight() > 0
+    }
+
+    /// When to probe the server, if no message comes before.
+    pub(crate) fn keep_alive_due(&self) -> Option<Duration> {
+        let policy = self.policy.keep_alive.filter(|_| !self.probing)?;
+        let silent_since = match self.is_busy() {
+            true => self.heard.max(self.busy_since?),
+            false if policy.when_idle => self.heard,
+            false => return None,
+        };
+        Some(silent_since.saturating_add(policy.after))
     }
 
     /// A fence is done.

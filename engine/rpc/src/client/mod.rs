@@ -1,12 +1,12 @@
-//! The client's interface: the parameters of a Call, and its results. The work is in `calling.rs`.
+//! The client's interface: the parameters of a Call, and its results.
 //!
-//! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`, `making.rs` up to the Call's
-//! message. `slot.rs` is one Call: its stage, and its memory while the peer may touch it; `offering.rs` its chunk lists.
-//! `reconnect.rs`, `clients.rs`, `retransmission.rs` and `keepalive.rs` are a client's life beyond one queue pair.
+//! `calling.rs` is the client half of a connection: it drives the Requester of `stag-proto`. `making.rs` makes a Call up to its
+//! message, `taking.rs` takes its Reply, `pulling.rs` one that the server exposes. `slot.rs` is one Call: its stage, and its
+//! memory while the peer may touch it; `offering.rs` its chunk lists. `reconnect.rs`, `clients.rs` and `retransmission.rs` are a
+//! client's life beyond one queue pair.
 
 pub(crate) mod calling;
 pub(crate) mod clients;
-pub(crate) mod keepalive;
 pub(crate) mod making;
 pub(crate) mod offering;
 pub(crate) mod pulling;

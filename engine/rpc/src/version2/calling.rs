@@ -19,11 +19,12 @@ use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
-use crate::client::slot::{Ending, Written};
-use crate::client::taking::ReplyOutcome;
+use crate::client::slot::{Ending, Stage, Written};
+use crate::client::taking::{ReplyMessage, ReplyOutcome};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
-use crate::config::EngineConfig;
-use crate::state::Core;
+use crate::config::{self, EngineConfig};
+use crate::few::Few;
+use crate::state::{Core, EngineState};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
 use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, SPARE_RECEIVES};
 use crate::version2::{PlacementLimits, operation};
@@ -179,6 +180,27 @@ fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
 }
 
 impl Calling {
+    /// Begins to find out whether the peer speaks version 2.
+    pub(crate) fn begin_probe(&mut self, version2: Box<ClientVersion2>) {
+        // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
+        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
+        self.requester.set_parameters(none);
+        self.receives_max = 0;
+        self.version2 = Some(version2);
+    }
+
+    /// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
+    pub(super) fn fall_back(&mut self) {
+        let Some(version2) = self.version2.take() else { return };
+        self.requester.set_parameters(version2.parameters);
+        self.receive_as_version1();
+    }
+
+    /// The Receives of this connection, or of the next one, are those of version 1.
+    pub(crate) fn receive_as_version1(&mut self) {
+        self.receives_max = self.requester.window().requested() + config::SPARE_RECEIVES;
+    }
+
     /// Posts Receives until there are as many as version 2 may need. It does nothing for version 1.
     #[cold]
     pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
@@ -203,6 +225,51 @@ impl Calling {
         self.post_divided(core, id);
         let Some(version2) = &self.version2 else { return true };
         self.receives_posted >= version2.promised + transmissions
+    }
+
+    /// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
+    #[inline(never)]
+    pub(crate) fn complete_lone(&mut self, state: &mut EngineState, octets: &[u8]) -> bool {
+        let Some(version2) = self.version2.as_deref_mut().filter(|version2| version2.is_ready) else {
+            return false;
+        };
+        if state.pools.messages.free_units() == 0 {
+            return false;
+        }
+        let Some(reply) = version2.requester2.peek_lone(&self.requester, octets) else { return false };
+        let call = reply.call;
+        let slot = &mut self.slots[call.index()];
+        let data = reply.item.map_or(&[][..], |item| item.data);
+        let has_room = match &slot.written[..] {
+            [] => data.is_empty(),
+            [part] => part.buf.is_some() && data.len() <= part.offered as usize,
+            _ => false,
+        };
+        // The results are copied to a buffer for a message.
+        let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
+        if !has_room || !matches!(slot.stage(), Stage::Sent) {
+            return false;
+        }
+        version2.requester2.accept_lone(&mut self.requester, &reply);
+        let unused = version2.requester2.take_unused();
+        version2.promised = version2.promised.saturating_sub(1 + unused);
+        version2.reply_bufs[call.index()] = None;
+        self.heard = state.now;
+        state.statistics.replies_received += 1;
+        state.statistics.groups_received += u64::from(reply.is_transmission);
+        state.statistics.items_placed += u64::from(reply.item.is_some());
+        let mut written = Few::new();
+        if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
+            buf.set_len(data.len());
+            buf.copy_from_slice(data);
+            state.statistics.count_write_chunk(data.len() as u32);
+            written = Few::one((chunk, buf));
+        }
+        let message = ReplyMessage::Shown(&octets[..reply.start as usize + reply.stream.len()]);
+        let displacement = reply.item.map(|item| item.displacement);
+        let written = (written, data.len() as u32);
+        self.end_short(state, call, (message, reply.start), written, displacement);
+        true
     }
 
     /// Takes in a message on a connection that speaks version 2, or was asked whether it does. `Err`: the connection has to end.

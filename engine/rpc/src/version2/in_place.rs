@@ -1,26 +1,19 @@
-//! Calls and Replies of version 2 in one Send, handled where they arrived: no Receive, no Send buffer, no completion, no slot.
+//! Calls of version 2 in one Send, answered where they arrived: no Receive, no Send buffer, no completion, no slot.
 //!
 //! The counterpart of [`in_place`](crate::in_place) for version 2, by the same rules: anything unusual takes the general way.
-//! Data is copied once, from where it arrived to where it is kept; results leave from where they lie.
+//! Data is copied once, from where it arrived to where it is kept; results leave from where they lie. The client's end:
+//! `make_lone` and `complete_lone` of [`Calling`](crate::client::calling::Calling).
 
 use stag_fabric::{
-    GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Provider, ScatteredMessage,
-    Taken,
+    GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, ScatteredMessage, Taken,
 };
 use stag_memory::{Buf, Shared};
 use stag_proto::layout::TargetRun;
-use stag_proto::requester::LoneRequest;
 use stag_proto::responder::{LoneAnswer, LoneCall, Responder2};
 use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
-use stag_wire::xdr::{Overflow, Reduced, Writer};
+use stag_wire::xdr::Reduced;
 
 use crate::carried::CarriedRoom;
-use crate::client::calling::Calling;
-use crate::client::making::Making;
-use crate::client::slot::{Stage, Written, results_start};
-use crate::client::taking::ReplyMessage;
-use crate::client::{CallRefused, Chunks};
-use crate::few::Few;
 use crate::in_place::xid_of_stream;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
@@ -30,17 +23,8 @@ use crate::service::call::{Caller, Placed, PlacedPieces};
 use crate::service::dispatch::{ReplyPolicy, Run};
 use crate::service::reply::{Frame, Room, Space};
 use crate::service::steps::{Arrival, Arrived, Exit, serve};
-use crate::state::{Core, EngineState, Link, Pass};
-use crate::version2::ClientVersion2;
+use crate::state::{EngineState, Link, Pass};
 use crate::version2::answering::{GroupRoom, least_reply_len};
-
-/// What makes a Call one that may go in one Send, and be answered in one.
-struct LoneShape {
-    /// Octets of its data.
-    data_len: u32,
-    /// Octets that its result may have, if it has one.
-    results: Option<u32>,
-}
 
 /// A Call in one Send that is shown where it arrived: it is answered there, or takes the general way.
 struct ShownLone<'a> {
@@ -276,176 +260,6 @@ fn take_for(state: &EngineState, share: &TransitShare, len: usize) -> Option<(Bu
         return None;
     }
     Some((pool.take_len(len)?, pages))
-}
-
-impl Calling {
-    /// Builds and sends a Call in one Send where it leaves, if its Reply may come in one as well. `false`: it is another, or there is no
-    /// room, and nothing happened.
-    #[inline(never)]
-    pub(crate) fn make_lone<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        making: &Making<'_>,
-        chunks: &mut Chunks,
-        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<bool, CallRefused> {
-        let reply_payload_len_max = making.reply_payload_len_max();
-        let shape =
-            self.version2.as_deref().and_then(|version2| version2.lone_shape(chunks, reply_payload_len_max));
-        let Some(LoneShape { data_len, results }) = shape else { return Ok(false) };
-        if !self.provide_receives_for(core, making.id, 1) {
-            return Err(CallRefused::NoMemory);
-        }
-        let Some(version2) = &mut self.version2 else { return Ok(false) };
-        let Some(space) = core.provider.gather_space(making.id) else { return Ok(false) };
-        let targets = version2.peer_run.map_or(0, |run| run.count_for(data_len));
-        let count = usize::from(data_len > 0);
-        let data = (count > 0).then_some((data_len, targets));
-        let lone = LoneRequest { data, is_directed: results.is_some() };
-        let header_len = lone.header_len();
-        // Behind it, up to the data, which goes right behind what is built here.
-        let room_end = match version2.peer_run {
-            Some(run) if count > 0 && run.start as usize > space.len() => return Ok(false),
-            Some(run) if count > 0 => run.start as usize,
-            _ => space.len().min(version2.call_len_max() as usize),
-        };
-        let Some(body) = space.get_mut(header_len..room_end) else { return Ok(false) };
-        let mut writer = Writer::new(body);
-        if making.write_payload(&mut writer, encode).is_err() {
-            return Ok(false);
-        }
-        let payload_len = writer.position();
-        let displacement = match *writer.reduced_positions() {
-            [] if count == 0 => 0,
-            [position] if count == 1 => position,
-            // The general way says what is wrong.
-            _ => return Ok(false),
-        };
-        let (stream, out) = ((displacement, payload_len as u32), &mut space[..header_len]);
-        let emitted = version2.requester2.emit_lone(&mut self.requester, making.call, &lone, stream, out);
-        debug_assert_eq!(emitted, Ok(header_len), "the Payload stream is behind the header");
-        let mut len = header_len + payload_len;
-        version2.promised += 1;
-        let is_transmission = count > 0 || results.is_some();
-        let mut pieces = GatheredPieces::new();
-        if count > 0 {
-            space[len..room_end].fill(0);
-            len = room_end;
-        }
-        let payload = &space[header_len..][..payload_len];
-        self.keep(making, payload, &[displacement][..count], chunks, None);
-        match chunks.read.take_only() {
-            Some((_, data)) => pieces.push(data),
-            None => pieces.extend(chunks.read.drain().map(|(_, data)| data)),
-        }
-        self.occupy(core, making);
-        let slot = &mut self.slots[making.call.index()];
-        slot.reply_chunk = None;
-        slot.written.clear();
-        slot.reads.clear();
-        for (chunk, buf) in chunks.write.drain() {
-            slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
-        }
-        core.provider.send_gathered(making.id, len, &mut pieces);
-        core.statistics.calls_sent += 1;
-        core.statistics.groups_sent += u64::from(is_transmission);
-        core.statistics.messages_short += u64::from(!is_transmission);
-        core.statistics.items_placed += u64::from(count > 0);
-        Ok(true)
-    }
-
-    /// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
-    #[inline(never)]
-    pub(crate) fn complete_lone(&mut self, state: &mut EngineState, octets: &[u8]) -> bool {
-        let Some(version2) = self.version2.as_deref_mut().filter(|version2| version2.is_ready) else {
-            return false;
-        };
-        if state.pools.messages.free_units() == 0 {
-            return false;
-        }
-        let Some(reply) = version2.requester2.peek_lone(&self.requester, octets) else { return false };
-        let call = reply.call;
-        let slot = &mut self.slots[call.index()];
-        let data = reply.item.map_or(&[][..], |item| item.data);
-        let has_room = match &slot.written[..] {
-            [] => data.is_empty(),
-            [part] => part.buf.is_some() && data.len() <= part.offered as usize,
-            _ => false,
-        };
-        // The results are copied to a buffer for a message.
-        let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
-        if !has_room || !matches!(slot.stage(), Stage::Sent) {
-            return false;
-        }
-        version2.requester2.accept_lone(&mut self.requester, &reply);
-        let unused = version2.requester2.take_unused();
-        version2.promised = version2.promised.saturating_sub(1 + unused);
-        version2.reply_bufs[call.index()] = None;
-        self.heard = state.now;
-        state.statistics.replies_received += 1;
-        state.statistics.groups_received += u64::from(reply.is_transmission);
-        state.statistics.items_placed += u64::from(reply.item.is_some());
-        let mut written = Few::new();
-        if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
-            buf.set_len(data.len());
-            buf.copy_from_slice(data);
-            state.statistics.count_write_chunk(data.len() as u32);
-            written = Few::one((chunk, buf));
-        }
-        let message = &octets[..reply.start as usize + reply.stream.len()];
-        let result = match results_start(message, reply.start as usize, call) {
-            Ok(first) => {
-                let message = ReplyMessage::Shown(message);
-                let results = message.into_results(&state.pools.messages, first, data.len() as u32);
-                results.and_then(|results| match reply.item {
-                    None => Ok(results),
-                    Some(item) => results.placed(item.displacement, first - reply.start),
-                })
-            }
-            Err(error) => Err(error),
-        };
-        self.hand_over(state, call, result, written);
-        true
-    }
-}
-
-impl ClientVersion2 {
-    /// What a Call with these chunks is, if it may go in one Send and be answered in one. `None`: it is for the general way.
-    #[inline]
-    fn lone_shape(&self, chunks: &Chunks, reply_payload_len_max: u32) -> Option<LoneShape> {
-        if !self.is_ready || !self.outbox.is_empty() {
-            return None;
-        }
-        if chunks.is_empty() {
-            return self.fits_base(reply_payload_len_max).then_some(LoneShape { data_len: 0, results: None });
-        }
-        if !self.takes_groups() {
-            return None;
-        }
-        let mut data_len = 0;
-        if !chunks.read.is_empty() {
-            if chunks.read.len() > GATHERED_PIECES_MAX || chunks.read.iter().any(|(item, _)| *item > 0) {
-                return None;
-            }
-            let len: usize = chunks.read.iter().map(|(_, data)| data.len()).sum();
-            let room = self.peer_run?.room().min(self.placement.data_max).min(GATHERED_DATA_LEN_MAX as u32);
-            if len == 0 || len > room as usize {
-                return None;
-            }
-            data_len = len as u32;
-        }
-        let Some((chunk, buf)) = chunks.write.only() else {
-            let is_other = !chunks.write.is_empty() || !self.fits_base(reply_payload_len_max);
-            return (!is_other).then_some(LoneShape { data_len, results: None });
-        };
-        let results = buf.len() as u32;
-        let run = self.own_run.filter(|_| *chunk == 0 && self.peer.places_results())?;
-        let longest = LoneAnswer { result: Some((0, results)), payload_len: 0 };
-        let header_len = Responder2::lone_header_len(Some(run), &longest);
-        let head_len = header_len as u64 + u64::from(reply_payload_len_max);
-        let fits = results <= run.room().min(self.placement.results_max) && head_len <= run.start.into();
-        fits.then_some(LoneShape { data_len, results: Some(results) })
-    }
 }
 
 const _: () = assert!(super::HEAD_LEN as usize <= GATHERED_LEN_MAX, "what precedes data is built in place");

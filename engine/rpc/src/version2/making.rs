@@ -1,17 +1,21 @@
-//! Makes a Call of version 2: as a group of Sends with its data in targets, or by the general way of version 1 with another
-//! header.
+//! Makes a Call of version 2: in one Send where it leaves, as a group of Sends with its data in targets, or by plan as in version
+//! 1 with another header.
 
 use arrayvec::ArrayVec;
-use stag_fabric::{PostError, Provider, SendRequest};
+use stag_fabric::{
+    GATHERED_DATA_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, PostError, Provider, SendRequest,
+};
 use stag_memory::{Buf, Shared};
 use stag_proto::cut::{MessageCut, MessageShape};
 use stag_proto::layout::target_numbers;
 use stag_proto::plan::{CallForm, PlanError, Shape};
-use stag_proto::requester::{self, ChunkLists, GroupCall};
+use stag_proto::requester::{self, ChunkLists, GroupCall, LoneRequest};
+use stag_proto::responder::{LoneAnswer, Responder2};
 use stag_wire::rpcrdma::Segment;
 use stag_wire::rpcrdma2::{
     DirectedPlace, DirectionSet, Elements, ItemPlace, PlacedItem, ResponseTransmission, ResultDirection,
 };
+use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
@@ -20,8 +24,8 @@ use crate::client::offering::emit_chunks;
 use crate::client::slot::{Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallRefused, Chunks};
 use crate::state::Core;
-use crate::version2::CONTINUATION_MAX;
 use crate::version2::receives::take_message;
+use crate::version2::{CONTINUATION_MAX, ClientVersion2};
 
 /// Whether a Call that was begun is made.
 pub(crate) enum Made {
@@ -37,6 +41,53 @@ pub(crate) struct EncodedCall<'a> {
     /// Where its reduced arguments belong.
     pub(crate) positions: &'a [u32],
     pub(crate) reply_payload_len_max: u32,
+}
+
+/// What makes a Call one that may go in one Send, and be answered in one.
+struct LoneShape {
+    /// Octets of its data.
+    data_len: u32,
+    /// Octets that its result may have, if it has one.
+    results: Option<u32>,
+}
+
+impl ClientVersion2 {
+    /// What a Call with these chunks is, if it may go in one Send and be answered in one. `None`: it is for the general way.
+    #[inline]
+    fn lone_shape(&self, chunks: &Chunks, reply_payload_len_max: u32) -> Option<LoneShape> {
+        if !self.is_ready || !self.outbox.is_empty() {
+            return None;
+        }
+        if chunks.is_empty() {
+            return self.fits_base(reply_payload_len_max).then_some(LoneShape { data_len: 0, results: None });
+        }
+        if !self.takes_groups() {
+            return None;
+        }
+        let mut data_len = 0;
+        if !chunks.read.is_empty() {
+            if chunks.read.len() > GATHERED_PIECES_MAX || chunks.read.iter().any(|(item, _)| *item > 0) {
+                return None;
+            }
+            let len: usize = chunks.read.iter().map(|(_, data)| data.len()).sum();
+            let room = self.peer_run?.room().min(self.placement.data_max).min(GATHERED_DATA_LEN_MAX as u32);
+            if len == 0 || len > room as usize {
+                return None;
+            }
+            data_len = len as u32;
+        }
+        let Some((chunk, buf)) = chunks.write.only() else {
+            let is_other = !chunks.write.is_empty() || !self.fits_base(reply_payload_len_max);
+            return (!is_other).then_some(LoneShape { data_len, results: None });
+        };
+        let results = buf.len() as u32;
+        let run = self.own_run.filter(|_| *chunk == 0 && self.peer.places_results())?;
+        let longest = LoneAnswer { result: Some((0, results)), payload_len: 0 };
+        let header_len = Responder2::lone_header_len(Some(run), &longest);
+        let head_len = header_len as u64 + u64::from(reply_payload_len_max);
+        let fits = results <= run.room().min(self.placement.results_max) && head_len <= run.start.into();
+        fits.then_some(LoneShape { data_len, results: Some(results) })
+    }
 }
 
 impl Calling {
@@ -68,6 +119,81 @@ impl Calling {
         emit_chunks(&self.lists, counts, |lists| {
             version2.requester2.emit_call(requester, call, form, lists, out)
         })
+    }
+
+    /// Builds and sends a Call in one Send where it leaves, if its Reply may come in one as well. `false`: it is another, or there is no
+    /// room, and nothing happened.
+    #[inline(never)]
+    pub(crate) fn make_lone<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<bool, CallRefused> {
+        let reply_payload_len_max = making.reply_payload_len_max();
+        let shape =
+            self.version2.as_deref().and_then(|version2| version2.lone_shape(chunks, reply_payload_len_max));
+        let Some(LoneShape { data_len, results }) = shape else { return Ok(false) };
+        if !self.provide_receives_for(core, making.id, 1) {
+            return Err(CallRefused::NoMemory);
+        }
+        let Some(version2) = &mut self.version2 else { return Ok(false) };
+        let Some(space) = core.provider.gather_space(making.id) else { return Ok(false) };
+        let targets = version2.peer_run.map_or(0, |run| run.count_for(data_len));
+        let count = usize::from(data_len > 0);
+        let data = (count > 0).then_some((data_len, targets));
+        let lone = LoneRequest { data, is_directed: results.is_some() };
+        let header_len = lone.header_len();
+        // Behind it, up to the data, which goes right behind what is built here.
+        let room_end = match version2.peer_run {
+            Some(run) if count > 0 && run.start as usize > space.len() => return Ok(false),
+            Some(run) if count > 0 => run.start as usize,
+            _ => space.len().min(version2.call_len_max() as usize),
+        };
+        let Some(body) = space.get_mut(header_len..room_end) else { return Ok(false) };
+        let mut writer = Writer::new(body);
+        if making.write_payload(&mut writer, encode).is_err() {
+            return Ok(false);
+        }
+        let payload_len = writer.position();
+        let displacement = match *writer.reduced_positions() {
+            [] if count == 0 => 0,
+            [position] if count == 1 => position,
+            // The general way says what is wrong.
+            _ => return Ok(false),
+        };
+        let (stream, out) = ((displacement, payload_len as u32), &mut space[..header_len]);
+        let emitted = version2.requester2.emit_lone(&mut self.requester, making.call, &lone, stream, out);
+        debug_assert_eq!(emitted, Ok(header_len), "the Payload stream is behind the header");
+        let mut len = header_len + payload_len;
+        version2.promised += 1;
+        let is_transmission = count > 0 || results.is_some();
+        let mut pieces = GatheredPieces::new();
+        if count > 0 {
+            space[len..room_end].fill(0);
+            len = room_end;
+        }
+        let payload = &space[header_len..][..payload_len];
+        self.keep(making, payload, &[displacement][..count], chunks, None);
+        match chunks.read.take_only() {
+            Some((_, data)) => pieces.push(data),
+            None => pieces.extend(chunks.read.drain().map(|(_, data)| data)),
+        }
+        self.occupy(core, making);
+        let slot = &mut self.slots[making.call.index()];
+        slot.reply_chunk = None;
+        slot.written.clear();
+        slot.reads.clear();
+        for (chunk, buf) in chunks.write.drain() {
+            slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
+        }
+        core.provider.send_gathered(making.id, len, &mut pieces);
+        core.statistics.calls_sent += 1;
+        core.statistics.groups_sent += u64::from(is_transmission);
+        core.statistics.messages_short += u64::from(!is_transmission);
+        core.statistics.items_placed += u64::from(count > 0);
+        Ok(true)
     }
 
     /// Makes a Call that was begun as a group, if it fits and that is worth it.

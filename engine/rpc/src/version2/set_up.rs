@@ -7,9 +7,8 @@ use stag_proto::version::{NextMessage, ProtocolVersion};
 use stag_wire::reliable_reply::announces_version_2;
 
 use crate::ConnectionId;
-use crate::client::calling::Calling;
 use crate::client::{Chunks, CloseReason, Credentials, ReplyMode, Request};
-use crate::config::{ProtocolChoice, SPARE_RECEIVES};
+use crate::config::ProtocolChoice;
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::fault::fault;
@@ -77,29 +76,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
         serving.version2 = Some(Box::new(ServerVersion2::new(config, own, threshold)));
         serving.learn_receives();
         connection.is_special = true;
-    }
-}
-
-impl Calling {
-    /// Begins to find out whether the peer speaks version 2.
-    pub(crate) fn begin_probe(&mut self, version2: Box<ClientVersion2>) {
-        // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
-        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
-        self.requester.set_parameters(none);
-        self.receives_max = 0;
-        self.version2 = Some(version2);
-    }
-
-    /// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
-    fn fall_back(&mut self) {
-        let Some(version2) = self.version2.take() else { return };
-        self.requester.set_parameters(version2.parameters);
-        self.receive_as_version1();
-    }
-
-    /// The Receives of this connection, or of the next one, are those of version 1.
-    pub(crate) fn receive_as_version1(&mut self) {
-        self.receives_max = self.requester.window().requested() + SPARE_RECEIVES;
     }
 }
 
