@@ -35,7 +35,7 @@ fn items<'a, I: OperationItem<'a> + Debug>(
 
 /// Writes operations again and reads what was written: the same ones.
 fn again<'w, 'b: 'w, I: Encode + PartialEq + Debug>(
-    buf: &'b mut Vec<u8>,
+    buf: &'b mut [u8],
     chunks: &'w [Reduced],
     items: &[I],
     begin: impl FnOnce(&mut Writer<'_>, &[I]),

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::lease::{Lease, LeaseStage};
 use crate::session::{ChannelLimits, Session, SessionBusy, SessionKey};
 use crate::stages::{Change, may_change};
-use crate::{HostSite, has_share};
+use crate::{HostSite, has_share, price};
 
 /// Names a client: the server's start, and a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -55,6 +55,8 @@ pub struct ClientConfig {
     pub clients_max: u32,
     /// Sessions of one client.
     pub client_sessions_max: u32,
+    /// Octets of all sessions together, with all replies that they may keep.
+    pub session_octets_max: u64,
     /// Octets of an owner's name: NFS4_OPAQUE_LIMIT.
     pub owner_len_max: u32,
     /// How long a lease lasts.
@@ -84,6 +86,7 @@ impl Default for ClientConfig {
         ClientConfig {
             clients_max: 16_384,
             client_sessions_max: 16,
+            session_octets_max: 256 << 20,
             owner_len_max: 1024,
             lease_term: Duration::from_secs(90),
             fore,
@@ -93,14 +96,15 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
-    /// Octets of the heap that a client without sessions takes at most: its record, its owner's name, its places in two maps
-    /// that grew by doubling.
+    /// Octets of the heap that a client without sessions takes at most: its record, lease and name, and its places in three maps,
+    /// if it is alone at its site.
     #[must_use]
     pub const fn client_len(&self) -> u64 {
-        2 * (size_of::<(ClientId, ClientRecord)>() + size_of::<(Rc<[u8]>, Records)>()) as u64
-            + size_of::<Lease>() as u64
-            + self.owner_len_max as u64
-            + 64
+        price::map_entry(size_of::<(ClientId, ClientRecord)>())
+            + price::map_entry(size_of::<(Rc<[u8]>, Records)>())
+            + price::map_entry(size_of::<(HostSite, SiteHoldings)>())
+            + price::piece(price::COUNTS + size_of::<Lease>() as u64)
+            + price::piece(price::COUNTS + self.owner_len_max as u64)
     }
 }
 
@@ -194,7 +198,7 @@ pub enum SessionFault {
     #[error("the channel is too small for any use")]
     TooSmall,
     /// NFS4ERR_NOSPC.
-    #[error("the client has as many sessions as it may")]
+    #[error("the client has as many sessions as it may, or its site as much memory")]
     NoSpace,
 }
 
@@ -265,6 +269,13 @@ struct Records {
     unconfirmed: Option<ClientId>,
 }
 
+/// What all clients of one site have together.
+#[derive(Clone, Copy, Debug, Default)]
+struct SiteHoldings {
+    clients: u32,
+    session_octets: u64,
+}
+
 /// All clients and sessions. One reactor owns it; sessions are shared by all.
 #[derive(Debug)]
 pub struct ClientTable {
@@ -273,7 +284,8 @@ pub struct ClientTable {
     next: u32,
     records: HashMap<ClientId, ClientRecord>,
     owners: HashMap<Rc<[u8]>, Records>,
-    sites: HashMap<HostSite, u32>,
+    sites: HashMap<HostSite, SiteHoldings>,
+    session_octets: u64,
     sessions: HashMap<SessionKey, Arc<Session>>,
     /// Not fetched yet.
     ended: VecDeque<ClientId>,
@@ -290,6 +302,7 @@ impl ClientTable {
             records: HashMap::new(),
             owners: HashMap::new(),
             sites: HashMap::new(),
+            session_octets: 0,
             sessions: HashMap::new(),
             ended: VecDeque::new(),
         }
@@ -382,7 +395,7 @@ impl ClientTable {
         let exchanged = record.exchanged(id);
         self.records.insert(id, record);
         self.owners.entry(owner).or_default().unconfirmed = Some(id);
-        *self.sites.entry(request.site).or_default() += 1;
+        self.sites.entry(request.site).or_default().clients += 1;
         exchanged
     }
 
@@ -390,7 +403,7 @@ impl ClientTable {
     /// whose lease lapsed longest ago.
     fn make_room(&mut self, site: HostSite, now: Duration) -> Result<(), ExchangeRefused> {
         loop {
-            let own = self.sites.get(&site).copied().unwrap_or(0);
+            let own = self.sites.get(&site).map_or(0, |holdings| holdings.clients);
             if has_share(own.into(), self.records.len() as u64, 1, self.config.clients_max.into()) {
                 return Ok(());
             }
@@ -442,6 +455,11 @@ impl ClientTable {
         let agree = |asked, ours| ChannelLimits::agree(asked, ours).ok_or(SessionFault::TooSmall);
         let fore = agree(&request.fore, &self.config.fore)?;
         let back = agree(&request.back, &self.config.back)?;
+        let own = self.sites.entry(record.site).or_default();
+        let fore = affordable(fore, own.session_octets, self.session_octets, self.config.session_octets_max)
+            .ok_or(SessionFault::NoSpace)?;
+        own.session_octets += Session::memory_max(&fore);
+        self.session_octets += Session::memory_max(&fore);
         record.session_counter += 1;
         let key = SessionKey::new(request.client, record.session_counter);
         let session = Session::new(key, request.client, Arc::clone(&record.lease), fore, back);
@@ -470,10 +488,12 @@ impl ClientTable {
     pub fn destroy_session(&mut self, key: SessionKey, own: bool) -> Result<bool, SessionBusy> {
         let Some(session) = self.sessions.get(&key) else { return Ok(false) };
         session.end(own)?;
-        let client = session.client();
+        let (client, octets) = (session.client(), Session::memory_max(session.fore()));
         self.sessions.remove(&key);
         if let Some(record) = self.records.get_mut(&client) {
             record.sessions.retain(|other| *other != key);
+            let site = record.site;
+            self.release(site, 0, octets);
         }
         Ok(true)
     }
@@ -533,22 +553,42 @@ impl ClientTable {
         let Some(record) = self.records.remove(&id) else { return };
         debug_assert!(may_change(&CHANGES, record.stage, ClientStage::Gone));
         record.lease.end();
-        for key in &record.sessions {
-            if let Some(session) = self.sessions.remove(key) {
-                session.kill();
-            }
+        let mut octets = 0;
+        for session in record.sessions.iter().filter_map(|key| self.sessions.remove(key)) {
+            session.kill();
+            octets += Session::memory_max(session.fore());
         }
-        if let Some(count) = self.sites.get_mut(&record.site) {
-            *count -= 1;
-            if *count == 0 {
-                self.sites.remove(&record.site);
-            }
-        }
+        self.release(record.site, 1, octets);
         // One that was not confirmed could not hold anything.
         if record.stage == ClientStage::Confirmed {
             self.ended.push_back(id);
         }
     }
+}
+
+impl ClientTable {
+    /// Returns what a site had to all.
+    fn release(&mut self, site: HostSite, clients: u32, session_octets: u64) {
+        self.session_octets -= session_octets;
+        if let Some(holdings) = self.sites.get_mut(&site) {
+            holdings.clients -= clients;
+            holdings.session_octets -= session_octets;
+            if holdings.clients == 0 {
+                self.sites.remove(&site);
+            }
+        }
+    }
+}
+
+/// The limits with as many slots as a site's share of the memory allows, half as many each time. `None`: not even one.
+fn affordable(mut fore: ChannelLimits, own: u64, all: u64, max: u64) -> Option<ChannelLimits> {
+    while !has_share(own, all, Session::memory_max(&fore), max) {
+        if fore.slots == 1 {
+            return None;
+        }
+        fore.slots /= 2;
+    }
+    Some(fore)
 }
 
 impl ClientRecord {

@@ -36,6 +36,7 @@ mod file;
 pub mod grace;
 pub mod lease;
 pub mod open;
+mod price;
 mod range;
 pub mod session;
 pub mod slot;

@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use crate::FileKey;
 use crate::client::ClientId;
-use crate::has_share;
 use crate::stateid::{
     NoStateRoom, Revoked, STATE_LEN, StateFault, StateIndex, StateKind, StateTable, StateToken,
 };
+use crate::{has_share, price};
 
 /// Access that an open has, and access that it denies others: bit 0 to read, bit 1 to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -79,13 +79,15 @@ impl OpenConfig {
     /// Octets of the heap that all this can take, at most.
     #[must_use]
     pub const fn memory_max(&self) -> u64 {
-        // An open in four maps that grew by doubling, with a file of its own.
-        let maps = size_of::<(StateIndex, Holder)>()
-            + size_of::<(OwnerKey, StateIndex)>()
-            + size_of::<(FileKey, FileOpens)>()
-            + size_of::<(ClientId, Holdings)>();
-        let open = STATE_LEN + 2 * maps + 8 * size_of::<StateIndex>() + 32;
-        self.states_max as u64 * open as u64 + self.owner_octets_max as u64
+        // An open in four maps, with an owner, and a client and a file of its own.
+        let open = STATE_LEN
+            + price::map_entry(size_of::<(StateIndex, Holder)>())
+            + price::map_entry(size_of::<(OwnerKey, StateIndex)>())
+            + price::map_entry(size_of::<(FileKey, FileOpens)>())
+            + price::map_entry(size_of::<(ClientId, Holdings)>())
+            + price::piece(4 * size_of::<StateIndex>() as u64)
+            + price::piece(price::COUNTS);
+        self.states_max as u64 * open + self.owner_octets_max as u64
     }
 }
 

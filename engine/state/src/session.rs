@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::client::ClientId;
 use crate::lease::Lease;
+use crate::price;
 use crate::slot::{SequenceFault, Sequenced, SlotRequest, SlotTable};
 use crate::sync::{AtomicU32, Ordering};
 
@@ -112,7 +113,11 @@ impl Session {
     /// Octets of the heap that a session takes at most, with all replies that it may keep.
     #[must_use]
     pub const fn memory_max(fore: &ChannelLimits) -> u64 {
-        2 * size_of::<Session>() as u64 + SlotTable::memory_max(fore.slots, fore.response_kept_max)
+        price::piece(price::COUNTS + size_of::<Session>() as u64)
+            + price::map_entry(size_of::<(SessionKey, Arc<Session>)>())
+            // A client's list of them begins with room for four.
+            + price::piece(4 * size_of::<SessionKey>() as u64)
+            + SlotTable::memory_max(fore.slots, fore.response_kept_max)
     }
 
     /// Its name.

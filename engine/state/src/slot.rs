@@ -9,6 +9,7 @@
 //! the same          Kept ── repeat ──▶ Repeating ── copied ──▶ Kept
 //! ```
 
+use crate::price;
 use crate::stages::{Change, may_change};
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 
@@ -158,7 +159,9 @@ impl SlotTable {
     /// Octets of the heap that a table takes, at most.
     #[must_use]
     pub const fn memory_max(count: u32, kept_max: u32) -> u64 {
-        count as u64 * (size_of::<Slot>() as u64 + kept_max as u64)
+        // A vector of octets begins with eight.
+        let kept = if kept_max < 8 { 8 } else { kept_max as u64 };
+        price::piece(count as u64 * size_of::<Slot>() as u64) + count as u64 * price::piece(kept)
     }
 
     /// Returns how many slots there are.

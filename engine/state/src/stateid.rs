@@ -7,9 +7,11 @@
 //! The epoch tells names from before a restart. The home is the reactor that owns the state, so that a request finds it
 //! without a table. An index is used again with the next generation.
 
+use std::collections::HashMap;
+
 use crate::client::ClientId;
 use crate::stages::{Change, may_change};
-use crate::{FileKey, has_share};
+use crate::{FileKey, has_share, price};
 
 /// What a state is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -155,6 +157,8 @@ struct Entry {
     seqid: u32,
     generation: u16,
     revoked: Option<Revoked>,
+    /// The states of the same client before and behind it.
+    neighbours: [Option<u32>; 2],
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -164,8 +168,9 @@ enum Place {
     Used(Entry),
 }
 
-/// Octets of the heap that one state id takes; the table grows by doubling.
-pub const STATE_LEN: usize = 2 * size_of::<Place>();
+/// Octets of the heap that one state id takes, if its client has no others.
+pub const STATE_LEN: u64 =
+    price::vector_entry(size_of::<Place>()) + price::map_entry(size_of::<(ClientId, u32)>());
 
 /// All state ids of one home.
 #[derive(Debug)]
@@ -174,6 +179,8 @@ pub struct StateTable {
     home: u8,
     places: Vec<Place>,
     free: Option<u32>,
+    /// The newest state of each client, where its chain begins.
+    heads: HashMap<ClientId, u32>,
     count: u32,
     max: u32,
 }
@@ -186,7 +193,7 @@ impl StateTable {
     /// A table of `max` states at most. `epoch` differs from that of every earlier start of the server and is not 0.
     #[must_use]
     pub fn new(epoch: u32, home: u8, max: u32) -> StateTable {
-        StateTable { epoch, home, places: Vec::new(), free: None, count: 0, max }
+        StateTable { epoch, home, places: Vec::new(), free: None, heads: HashMap::new(), count: 0, max }
     }
 
     /// Returns how many states there are, revoked ones included.
@@ -206,7 +213,9 @@ impl StateTable {
         if !has_share(own.into(), self.count.into(), 1, self.max.into()) {
             return Err(NoStateRoom);
         }
-        let entry = |generation| Entry { client, file, kind, seqid: 1, generation, revoked: None };
+        let neighbours = [None, self.heads.get(&client).copied()];
+        let entry =
+            |generation| Entry { client, file, kind, seqid: 1, generation, revoked: None, neighbours };
         let index = match self.free {
             Some(index) => {
                 let place = &mut self.places[index as usize];
@@ -222,6 +231,10 @@ impl StateTable {
             }
         };
         debug_assert!(may_change(&CHANGES, StateStage::Free, StateStage::Valid));
+        if let Some(behind) = neighbours[1] {
+            self.entry_mut(StateIndex(behind)).neighbours[0] = Some(index);
+        }
+        self.heads.insert(client, index);
         self.count += 1;
         Ok(StateIndex(index))
     }
@@ -251,7 +264,16 @@ impl StateTable {
 
     /// Forgets a state.
     pub fn remove(&mut self, index: StateIndex) {
-        let generation = self.entry(index).generation;
+        let Entry { generation, client, neighbours, .. } = *self.entry(index);
+        let [before, behind] = neighbours;
+        if let Some(behind) = behind {
+            self.entry_mut(StateIndex(behind)).neighbours[0] = before;
+        }
+        match (before, behind) {
+            (Some(before), _) => self.entry_mut(StateIndex(before)).neighbours[1] = behind,
+            (None, Some(behind)) => drop(self.heads.insert(client, behind)),
+            (None, None) => drop(self.heads.remove(&client)),
+        }
         self.places[index.0 as usize] = Place::Free(generation, self.free);
         self.free = Some(index.0);
         self.count -= 1;
@@ -324,13 +346,14 @@ impl StateTable {
         self.entry(index).file
     }
 
-    /// Returns the states of a client, with what they are and whether they are revoked.
+    /// Returns the states of a client, the newest first, with what they are and whether they are revoked.
     pub fn of_client(&self, client: ClientId) -> impl Iterator<Item = (StateIndex, StateKind, bool)> + '_ {
-        self.places.iter().enumerate().filter_map(move |(index, place)| match place {
-            Place::Used(entry) if entry.client == client => {
-                Some((StateIndex(index as u32), entry.kind, entry.revoked.is_some()))
-            }
-            _ => None,
+        let mut next = self.heads.get(&client).copied();
+        std::iter::from_fn(move || {
+            let index = StateIndex(next?);
+            let entry = self.entry(index);
+            next = entry.neighbours[1];
+            Some((index, entry.kind, entry.revoked.is_some()))
         })
     }
 

@@ -9,7 +9,7 @@ use stag_state::client::{
     ClientConfig, ClientId, ClientStage, ClientTable, DestroyRefused, ExchangeRefused, ExchangeRequest,
     Exchanged, Principal, SessionFault, SessionGrant, SessionRequest,
 };
-use stag_state::session::{ChannelLimits, SessionBusy, SessionRefused};
+use stag_state::session::{ChannelLimits, Session, SessionBusy, SessionRefused};
 use stag_state::slot::{Sequenced, SlotRequest};
 
 const WISHES: ChannelLimits = ChannelLimits {
@@ -265,6 +265,30 @@ fn a_storm_of_clients_is_bounded_and_leaves_room_for_others() {
     assert_eq!(storm(&mut table, 1000, at(100)), 32);
     assert_eq!(table.clients().count(), 32);
     assert!(config.client_len() < 4096, "{}", config.client_len());
+}
+
+/// 10,000 sessions of one site: each gets fewer slots, and others find room.
+#[test]
+fn a_storm_of_sessions_is_bounded_in_memory() {
+    let config = ClientConfig { session_octets_max: 4 << 20, ..ClientConfig::default() };
+    let mut table = ClientTable::new(config, 1);
+    let mut create = |owner: &[u8], site| {
+        let found =
+            table.exchange_id(&ExchangeRequest { owner, site: HostSite(site), ..ASKED }, |_| false, at(0));
+        let client = found.unwrap().client;
+        let mut slots = Vec::new();
+        for sequence_id in 1..=16 {
+            let request =
+                SessionRequest { client, sequence_id, principal: Principal(1), fore: WISHES, back: BACK };
+            slots.extend(table.create_session(&request, at(0)).map(|grant| grant.fore));
+        }
+        slots
+    };
+    let storm: Vec<_> = (0..625_u32).flat_map(|number| create(&number.to_be_bytes(), 1)).collect();
+    assert_eq!((storm[0].slots, storm.last().unwrap().slots), (64, 32), "fewer as the memory goes");
+    let taken: u64 = storm.iter().map(Session::memory_max).sum();
+    assert!(taken <= (2 << 20) + Session::memory_max(&storm[0]), "{taken}");
+    assert_eq!(create(b"other", 2)[0].slots, 64);
 }
 
 /// What an arbitrary client does.

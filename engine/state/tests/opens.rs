@@ -359,6 +359,8 @@ proptest! {
                 prop_assert_eq!(table.file_modes(self::file(number)), all);
             }
             for client in 1..4 {
+                let own = model.keys().filter(|key| key.0 == client).count();
+                prop_assert_eq!(table.states().of_client(ClientId(client)).count(), own);
                 prop_assert_eq!(table.has_state(ClientId(client)), model.keys().any(|key| key.0 == client));
             }
         }
