@@ -218,6 +218,7 @@ pub fn nfs4_state(input: &[u8]) {
     let config = ClientConfig {
         clients_max: CLIENTS_MAX,
         client_sessions_max: SESSIONS_MAX,
+        session_octets_max: 16 << 10,
         fore: limits,
         back: limits,
         ..ClientConfig::default()

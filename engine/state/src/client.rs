@@ -286,6 +286,8 @@ pub struct ClientTable {
     owners: HashMap<Rc<[u8]>, Records>,
     sites: HashMap<HostSite, SiteHoldings>,
     session_octets: u64,
+    /// No lease lapses before this: a full table need not be searched until then.
+    no_lapse_before: Duration,
     sessions: HashMap<SessionKey, Arc<Session>>,
     /// Not fetched yet.
     ended: VecDeque<ClientId>,
@@ -303,6 +305,7 @@ impl ClientTable {
             owners: HashMap::new(),
             sites: HashMap::new(),
             session_octets: 0,
+            no_lapse_before: Duration::ZERO,
             sessions: HashMap::new(),
             ended: VecDeque::new(),
         }
@@ -407,12 +410,20 @@ impl ClientTable {
             if has_share(own.into(), self.records.len() as u64, 1, self.config.clients_max.into()) {
                 return Ok(());
             }
+            if now < self.no_lapse_before {
+                return Err(ExchangeRefused::NoRoom);
+            }
             let term = self.config.lease_term;
             let lapsed =
                 self.records.iter().filter(|(_, record)| record.lease.look(now, term) != LeaseStage::Active);
             let is_confirmed = |record: &ClientRecord| record.stage == ClientStage::Confirmed;
             let longest = lapsed.min_by_key(|(_, record)| (is_confirmed(record), record.lease.heard()));
-            let Some(id) = longest.map(|(id, _)| *id) else { return Err(ExchangeRefused::NoRoom) };
+            let Some(id) = longest.map(|(id, _)| *id) else {
+                // Renewals only put it off.
+                let earliest = self.records.values().map(|record| record.lease.heard()).min();
+                self.no_lapse_before = earliest.unwrap_or(now) + term;
+                return Err(ExchangeRefused::NoRoom);
+            };
             self.end(id);
         }
     }
