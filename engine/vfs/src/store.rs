@@ -342,10 +342,12 @@ pub trait Store: Any {
     /// What an object is.
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat>;
 
-    /// What the file is of which [`Store::finish`] has just told, at some moment since that was over. A store that has to ask
-    /// for it may ask once for all transfers of a file that ended together.
-    fn stat_after(&mut self, object: ObjectId) -> ReadStep<ObjectStat> {
-        self.stat(object)
+    /// What an object is that a step has just changed, or [`Store::finish`] has just told of; at some moment since that was
+    /// over. `None`: it would have to be waited for. A store that has to ask may ask once for all transfers of a file that
+    /// ended together.
+    #[inline(always)]
+    fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
+        self.stat(object).ok()
     }
 
     /// Whether something else is changing an object at this time. Then what it was before and what it is after do not tell

@@ -440,11 +440,18 @@ impl<S: Store + ?Sized> Volume<S> {
     ) -> ChangeStep<ReadDone> {
         let user = self.profile.acts_as.as_ref().unwrap_or(user);
         if !self.profile.can.admits_transfers {
-            let seen = self.store.stat(object)?;
-            policy::check_is_file(seen.kind)?;
-            policy::admit_read(user, &seen.guarded(), self.store.lists(object)?.access)?;
+            self.admit_read(user, object)?;
         }
         self.store.read(user, object, offset, count, pieces, now)
+    }
+
+    /// Fails unless `user` may read there.
+    #[inline(never)]
+    fn admit_read(&self, user: &UserIdentity, object: ObjectId) -> ReadStep<()> {
+        let seen = self.store.stat(object)?;
+        policy::check_is_file(seen.kind)?;
+        let lists = self.store.lists(object)?;
+        Ok(policy::admit_read(user, &seen.guarded(), || lists.access)?)
     }
 
     /// Writes, as [`Store::write`].
@@ -466,6 +473,7 @@ impl<S: Store + ?Sized> Volume<S> {
     }
 
     /// Fails unless `user` may write there. A program loses its set-id bits before its data changes.
+    #[inline(never)]
     fn admit_write(
         &mut self,
         user: &UserIdentity,
@@ -477,7 +485,8 @@ impl<S: Store + ?Sized> Volume<S> {
         let user = *self.acting(user);
         let seen = self.store.stat(object)?;
         policy::check_is_file(seen.kind)?;
-        policy::admit_write(&user, &seen.guarded(), self.store.lists(object)?.access)?;
+        let lists = self.store.lists(object)?;
+        policy::admit_write(&user, &seen.guarded(), || lists.access)?;
         if offset.checked_add(len).is_none_or(|end| end > self.profile.limits.file_len_max) {
             return Err(FsError::TooLarge.into());
         }

@@ -2,60 +2,77 @@
 
 use std::cell::Cell;
 
-use stag_rpc::{Call, Reply};
+use stag_rpc::{Call, Outcome, Reply};
 use stag_wire::nfs3::{
-    Entry, EntryPlus, Failure, Handle, Listing, Name, ReaddirArguments, ReaddirReply, ReaddirplusArguments,
-    Status, Verifier,
+    Entry, EntryPlus, Failure, Handle, Listing, Name, Procedure, ReaddirArguments, ReaddirReply,
+    ReaddirplusArguments, Status, Verifier,
 };
-use stag_wire::xdr::{Overflow, Writer};
+use stag_wire::xdr::{Decode, Encode, Overflow, Writer};
 
+use super::rerun::Again;
+use super::waiting::{Pending, Program, WaitsFor};
 use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
-use stag_vfs::{ListStart, Listed, ObjectStat, Store, Timestamp};
+use stag_vfs::{Blocked, ListStart, Listed, ObjectStat, Store, Ticket, Timestamp};
+
+/// The least octets of an entry in a list.
+const ENTRY_LEN_MIN: usize = 24;
 
 /// The most octets of one list.
 const LIST_LEN_MAX: u32 = 1 << 20;
 
-pub(super) fn readdir<S: Store + ?Sized>(
+/// Answers READDIR or READDIRPLUS, whose arguments are `A`.
+pub(super) fn list_call<'a, A, S>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
-    call: &Call<'_>,
+    call: &Call<'a>,
     reply: &mut Reply<'_>,
     now: Timestamp,
-) {
-    let Some(arguments) = decode::<ReaddirArguments<'_>>(call, reply) else { return };
-    let request = Request {
-        directory: arguments.directory,
-        cookie: arguments.cookie,
-        verifier: arguments.verifier,
-        len_max: arguments.count,
-        dircount: u32::MAX,
-        plus: false,
-    };
-    list(exports, asker, &request, reply, now);
+) -> Outcome
+where
+    A: Decode<'a> + Encode + 'a,
+    for<'r> Request<'r>: From<&'r A>,
+    S: Store + ?Sized,
+{
+    let Some(arguments) = decode::<A>(call, reply) else { return Outcome::Done };
+    match list(exports, asker, &Request::from(&arguments), reply, now) {
+        Ok(()) => Outcome::Done,
+        Err(waits) => {
+            let procedure = Procedure::from_number(call.procedure).unwrap_or(Procedure::Readdir);
+            let again = Again::new(procedure, &arguments, asker);
+            exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again))
+        }
+    }
 }
 
-pub(super) fn readdirplus<S: Store + ?Sized>(
-    exports: &mut ExportTable<S>,
-    asker: &CallContext<'_>,
-    call: &Call<'_>,
-    reply: &mut Reply<'_>,
-    now: Timestamp,
-) {
-    let Some(arguments) = decode::<ReaddirplusArguments<'_>>(call, reply) else { return };
-    let request = Request {
-        directory: arguments.directory,
-        cookie: arguments.cookie,
-        verifier: arguments.verifier,
-        len_max: arguments.maxcount,
-        dircount: arguments.dircount,
-        plus: true,
-    };
-    list(exports, asker, &request, reply, now);
+impl<'r> From<&'r ReaddirArguments<'_>> for Request<'r> {
+    fn from(arguments: &'r ReaddirArguments<'_>) -> Request<'r> {
+        Request {
+            directory: arguments.directory,
+            cookie: arguments.cookie,
+            verifier: arguments.verifier,
+            len_max: arguments.count,
+            dircount: u32::MAX,
+            plus: false,
+        }
+    }
+}
+
+impl<'r> From<&'r ReaddirplusArguments<'_>> for Request<'r> {
+    fn from(arguments: &'r ReaddirplusArguments<'_>) -> Request<'r> {
+        Request {
+            directory: arguments.directory,
+            cookie: arguments.cookie,
+            verifier: arguments.verifier,
+            len_max: arguments.maxcount,
+            dircount: arguments.dircount,
+            plus: true,
+        }
+    }
 }
 
 /// What both procedures ask for.
-struct Request<'a> {
+pub(super) struct Request<'a> {
     directory: Handle<'a>,
     cookie: u64,
     verifier: Verifier,
@@ -64,31 +81,65 @@ struct Request<'a> {
     plus: bool,
 }
 
-fn list<S: Store + ?Sized>(
+/// Finds out whether a listing can be written: whether the store has all that may be shown.
+pub(super) fn probe<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    asker: &CallContext<'_>,
+    request: &Request<'_>,
+    now: Timestamp,
+) -> Result<(), WaitsFor> {
+    let Ok(opened) = exports.open(asker, request.directory) else { return Ok(()) };
+    let Ok(seen) = opened.settle(exports.stat(&opened))? else { return Ok(()) };
+    let start = ListStart { cookie: request.cookie, attributes: request.plus };
+    // More than a Reply holds.
+    let mut left = request.len_max.min(LIST_LEN_MAX) as usize / ENTRY_LEN_MIN + 1;
+    let listed =
+        exports.volume(&opened).list(&opened.caller, &seen, start, request.verifier, now, &mut |_| {
+            left -= 1;
+            left > 0
+        });
+    opened.settle(listed).map(|_| ())
+}
+
+/// Answers with a listing, unless something in it has to be waited for.
+pub(super) fn list<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     request: &Request<'_>,
     reply: &mut Reply<'_>,
     now: Timestamp,
-) {
+) -> Result<(), WaitsFor> {
     let opened = exports.open(asker, request.directory);
-    let (opened, seen) = match opened.and_then(|opened| Ok((opened, exports.stat(&opened)?))) {
+    let found = match opened {
+        Ok(opened) => opened.settle(exports.stat(&opened))?.map(|seen| (opened, seen)),
+        Err(error) => Err(error),
+    };
+    let (opened, seen) = match found {
         Ok(found) => found,
         Err(error) => {
             let failed: ReaddirReply<'_> = Err(failure(error, None));
-            return reply.success(|writer| writer.value(&failed));
+            reply.success(|writer| writer.value(&failed));
+            return Ok(());
         }
     };
     let exports = &*exports;
     // A Reply chunk that is hardly larger, or that there is no memory for, is of no use: the list is cut to what fits.
     let long_room = reply.long_room();
     let is_inline = Cell::new(true);
+    let waits = Cell::new(None);
     reply.success(|writer| {
         let is_cramped = is_inline.take() && writer.remaining() < long_room;
-        let cut = encode(writer, exports, (&opened, &seen), request, now)?;
+        let cut = encode(writer, exports, (&opened, &seen), request, now, &waits)?;
         // If only the room inline cuts the list short, it belongs into the Reply chunk.
         if cut && is_cramped { Err(Overflow) } else { Ok(()) }
     });
+    match waits.take() {
+        None => Ok(()),
+        Some(ticket) => {
+            reply.forget_results();
+            Err(opened.waits(ticket))
+        }
+    }
 }
 
 /// Writes results. `true`: they hold fewer entries than the client would take, because there is no room.
@@ -98,6 +149,7 @@ fn encode<S: Store + ?Sized>(
     (opened, seen): (&ResolvedHandle, &ObjectStat),
     request: &Request<'_>,
     now: Timestamp,
+    waits: &Cell<Option<Ticket>>,
 ) -> Result<bool, Overflow> {
     let mark = writer.mark();
     let attributes = Some(exports.shown(opened, seen));
@@ -122,7 +174,13 @@ fn encode<S: Store + ?Sized>(
     match listed {
         Ok(false) if list.is_empty() => fail(writer, Status::TooSmall)?,
         Ok(eof) => list.finish(eof)?,
-        Err(blocked) => fail(writer, words::status(blocked.into()))?,
+        Err(Blocked::Fails(error)) => fail(writer, words::status(error))?,
+        // These results are forgotten.
+        Err(Blocked::Waits(ticket)) => {
+            waits.set(Some(ticket));
+            fail(writer, Status::Jukebox)?;
+            return Ok(false);
+        }
     }
     Ok(cut)
 }

@@ -18,6 +18,7 @@ mod nfs;
 mod nfsacl;
 mod nlm;
 mod nsm;
+mod rerun;
 mod rpcbind;
 mod transfer;
 mod waiting;
@@ -31,8 +32,8 @@ use stag_fabric::Peer;
 use stag_memory::Pool;
 use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
-use stag_vfs::{FsError, ObjectStat, Timestamp, Volume};
-use stag_wire::nfs3::{Attributes, Handle, PostOpAttributes, ReadReply, WccAttributes, WccData};
+use stag_vfs::{Blocked, ChangeStep, FsError, ObjectStat, ReadStep, Timestamp, Volume};
+use stag_wire::nfs3::{Attributes, Handle, PostOpAttributes, ReadReply, WccAttributes};
 use stag_wire::xdr::{Decode, XdrError};
 
 use crate::export::Export;
@@ -40,7 +41,7 @@ use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
 use nfs::Answer;
 use stag_vfs::UserIdentity;
 use stag_vfs::{ObjectId, Progress, Store, Ticket};
-use waiting::Waiting;
+use waiting::{Acting, Begun, Ending, Waiting, WaitsFor};
 use words::{failure, wcc};
 
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
@@ -115,8 +116,8 @@ pub struct ExportTable<S: Store + ?Sized> {
     /// For results that have to be in registered memory and are not.
     pool: Pool,
     waiting: Waiting,
-    /// What the Call in hand changed is on its way to stable storage: which store is at it, and what it calls that.
-    uncommitted: Option<(usize, Ticket)>,
+    /// What the Call in hand changed is on its way to stable storage: what to wait for.
+    uncommitted: Option<WaitsFor>,
     /// The current Call named an object that does not exist or that its caller may not access.
     refused: Cell<bool>,
 }
@@ -232,9 +233,15 @@ impl<S: Store + ?Sized> ExportTable<S> {
     fn refuse_for_memory(reply: &mut Reply<'_>) {
         if reply.lacks_memory() {
             reply.forget_results();
-            let failed: ReadReply<'_> = Err(failure(FsError::Busy, None));
-            failed.send(reply);
+            Self::refuse_for_now(reply);
         }
+    }
+
+    /// Answers JUKEBOX to a procedure that fails with the attributes of one object.
+    #[cold]
+    fn refuse_for_now(reply: &mut Reply<'_>) {
+        let failed: ReadReply<'_> = Err(failure(FsError::Busy, None));
+        failed.send(reply);
     }
 
     fn volume(&self, opened: &ResolvedHandle) -> &Volume<S> {
@@ -262,8 +269,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
         self.handles.seal(self.fsid(opened), object)
     }
 
-    fn stat(&self, opened: &ResolvedHandle) -> Result<ObjectStat, FsError> {
-        Ok(self.volume(opened).stat(opened.object)?)
+    fn stat(&self, opened: &ResolvedHandle) -> ReadStep<ObjectStat> {
+        self.volume(opened).stat(opened.object)
     }
 
     /// The attributes of an object of the same file system, as it was seen.
@@ -271,8 +278,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
         words::attributes(seen, self.fsid(opened))
     }
 
-    fn attributes(&self, opened: &ResolvedHandle) -> PostOpAttributes {
-        self.stat(opened).ok().map(|seen| self.shown(opened, &seen))
+    /// The attributes of an object that a procedure has just changed, or failed to.
+    #[inline(always)]
+    fn after(&self, opened: &ResolvedHandle) -> PostOpAttributes {
+        let volume = self.volume(opened);
+        let seen = volume.store().stat_after(opened.object)?;
+        Some(words::attributes(&seen, volume.profile().fsid))
     }
 
     /// What an object is that is about to be changed and was seen so. `None` if something else is changing it at the same time.
@@ -288,7 +299,10 @@ impl<S: Store + ?Sized> ExportTable<S> {
         if volume.profile().can.finishes_transfers_later {
             return None;
         }
-        volume.store().stat(opened.object).ok().as_ref().map(wcc)
+        match volume.store().stat_after(opened.object) {
+            Some(seen) => Some(wcc(&seen)),
+            None => None,
+        }
     }
 
     /// Runs `work` on the object of `handle`, as it is; gives its attributes as well.
@@ -296,41 +310,54 @@ impl<S: Store + ?Sized> ExportTable<S> {
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> Result<T, FsError>,
-    ) -> (Result<T, FsError>, PostOpAttributes) {
-        let opened = self.open(asker, handle);
-        match opened.and_then(|opened| Ok((opened, self.stat(&opened)?))) {
-            Ok((opened, seen)) => {
-                let result = work(self, &opened, &seen);
-                (result, Some(self.shown(&opened, &seen)))
-            }
-            Err(error) => (Err(error), None),
-        }
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> ReadStep<T>,
+    ) -> Result<(Result<T, FsError>, PostOpAttributes), WaitsFor> {
+        let opened = match self.open(asker, handle) {
+            Ok(opened) => opened,
+            Err(error) => return Ok((Err(error), None)),
+        };
+        let seen = match opened.settle(self.stat(&opened))? {
+            Ok(seen) => seen,
+            Err(error) => return Ok((Err(error), None)),
+        };
+        let result = opened.settle(work(self, &opened, &seen))?;
+        Ok((result, Some(self.shown(&opened, &seen))))
     }
 
-    /// Runs `work`, which changes the object of `handle`; gives its weak cache consistency data as well. Who changed
-    /// names or attributes answers by [`ExportTable::answer`].
-    fn change<T>(
+    /// Runs `work`, which changes the object of `handle`, for a procedure that ends with `what`. Who changed names or attributes
+    /// answers by [`ExportTable::answer`].
+    fn change(
         &mut self,
         asker: &CallContext<'_>,
         handle: Handle<'_>,
-        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> Result<T, FsError>,
-    ) -> (Result<T, FsError>, WccData) {
-        let opened = self.open(asker, handle);
-        match opened.and_then(|opened| Ok((opened, self.stat(&opened)?))) {
-            Ok((opened, seen)) => {
-                let before = self.before(&opened, &seen);
-                let result = if self.is_read_only(&opened) {
-                    Err(FsError::ReadOnly)
-                } else {
-                    work(self, &opened, &seen)
-                };
-                if let Progress::Later(ticket) = self.volume_mut(&opened).store_mut().sync_changes() {
-                    self.uncommitted = Some((opened.share, ticket));
-                }
-                (result, WccData { before, after: self.attributes(&opened) })
-            }
-            Err(error) => (Err(error), WccData::default()),
+        what: Ending,
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> ChangeStep<Option<ObjectStat>>,
+    ) -> Begun {
+        let fails = |exports: &mut Self, error| {
+            let acting = Acting { what, opened: None, before: None };
+            Begun::Over(acting.conclude(exports, Err(error)))
+        };
+        let opened = match self.open(asker, handle) {
+            Ok(opened) => opened,
+            Err(error) => return fails(self, error),
+        };
+        let seen = match opened.settle(self.stat(&opened)) {
+            Ok(Ok(seen)) => seen,
+            Ok(Err(error)) => return fails(self, error),
+            Err(waits) => return Begun::Waits(waits),
+        };
+        let before = self.before(&opened, &seen);
+        let step = if self.is_read_only(&opened) {
+            Err(FsError::ReadOnly.into())
+        } else {
+            work(self, &opened, &seen)
+        };
+        let acting = Acting { what, opened: Some(opened), before };
+        match step {
+            Ok(Progress::Done(made)) => Begun::Over(acting.conclude(self, Ok(made))),
+            Ok(Progress::Later(ticket)) => Begun::Acts(opened.waits(ticket), acting),
+            Err(Blocked::Fails(error)) => Begun::Over(acting.conclude(self, Err(error))),
+            Err(Blocked::Waits(ticket)) => Begun::Waits(opened.waits(ticket)),
         }
     }
 }
@@ -343,7 +370,23 @@ struct ResolvedHandle {
     caller: UserIdentity,
 }
 
+impl ResolvedHandle {
+    fn waits(&self, ticket: Ticket) -> WaitsFor {
+        WaitsFor { share: self.share, ticket }
+    }
+
+    /// Tells a step that waits from one that has an answer.
+    fn settle<T>(&self, step: ReadStep<T>) -> Result<Result<T, FsError>, WaitsFor> {
+        match step {
+            Ok(found) => Ok(Ok(found)),
+            Err(Blocked::Fails(error)) => Ok(Err(error)),
+            Err(Blocked::Waits(ticket)) => Err(self.waits(ticket)),
+        }
+    }
+}
+
 /// Who makes a Call.
+#[derive(Clone)]
 struct CallContext<'a> {
     peer: Option<&'a Peer>,
     caller: Option<UserIdentity>,
@@ -355,10 +398,16 @@ impl<'a> CallContext<'a> {
         let caller = match &call.caller {
             stag_rpc::Caller::None => None,
             stag_rpc::Caller::Sys(user) => {
-                Some(UserIdentity::with_groups(user.uid, user.gid, |groups| user.gids.copy_to(groups)))
+                let fill = |groups: &mut _| if user.gids.is_empty() { 0 } else { user.gids.copy_to(groups) };
+                Some(UserIdentity::with_groups(user.uid, user.gid, fill))
             }
         };
         CallContext { peer: call.peer(), caller }
+    }
+
+    /// The same, for a Call that waits.
+    fn to_owned(&self) -> Asker {
+        Asker { peer: self.peer.cloned(), caller: self.caller }
     }
 
     #[inline]
@@ -367,6 +416,18 @@ impl<'a> CallContext<'a> {
             Some(peer) => export.allows(peer),
             None => export.allows_anybody(),
         }
+    }
+}
+
+/// Who made a Call that waits.
+struct Asker {
+    peer: Option<Peer>,
+    caller: Option<UserIdentity>,
+}
+
+impl Asker {
+    fn context(&self) -> CallContext<'_> {
+        CallContext { peer: self.peer.as_ref(), caller: self.caller }
     }
 }
 

@@ -1,8 +1,10 @@
 //! MOUNT version 3. It keeps no list of who mounted what: the list could not be trusted (clients come and go
 //! without a word), and peers could make it grow. DUMP shows an empty one.
 
-use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service};
-use stag_vfs::{FsError, ObjectKind, ObjectStat};
+use std::time::Duration;
+
+use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
+use stag_vfs::{Blocked, FsError, ObjectKind, ObjectStat, Timestamp};
 use stag_wire::mount3::{
     self, Flavors, MntOk, MntReply, PATH_LEN_MAX, PathArguments, Procedure, Status, encode_export,
     encode_exports_end,
@@ -10,6 +12,8 @@ use stag_wire::mount3::{
 use stag_wire::nfs3::{Handle, Name};
 use stag_wire::rpc::flavor;
 
+use super::rerun::Again;
+use super::waiting::{Pending, Program, WaitsFor};
 use super::{CallContext, ExportTable, SharedExports, decode};
 use crate::binding;
 use crate::export::Export;
@@ -62,10 +66,10 @@ impl<S: Store + ?Sized> Service for Mount<S> {
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let exports = self.exports.borrow();
+        let mut exports = self.exports.borrow_mut();
         let asker = CallContext::of(call);
         match Procedure::from_number(call.procedure) {
-            Some(Procedure::Mnt) => mnt(&exports, &asker, call, reply),
+            Some(Procedure::Mnt) => return mnt(&mut exports, &asker, call, reply),
             Some(Procedure::Umnt) => {
                 if decode::<PathArguments<'_>>(call, reply).is_some() {
                     reply.success(|_| Ok(()));
@@ -79,17 +83,43 @@ impl<S: Store + ?Sized> Service for Mount<S> {
         }
         Outcome::Done
     }
+
+    // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
+
+    fn poll_later(&mut self, now: Duration) -> Option<Token> {
+        // Nothing is changed here, so it does not matter what time of day it is.
+        self.exports.borrow_mut().poll_later(Program::Mount, now, Timestamp::default())
+    }
+
+    fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        self.exports.borrow_mut().finish(token, reply, &mut Vec::new());
+    }
+
+    fn abandoned(&mut self, token: Token) {
+        self.exports.borrow_mut().abandon(token, &mut Vec::new());
+    }
 }
 
 fn mnt<S: Store + ?Sized>(
-    exports: &ExportTable<S>,
+    exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-) {
-    let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return };
-    let found = find(exports, asker, arguments.path.0);
-    let results: MntReply<'_> = match &found {
+) -> Outcome {
+    let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return Outcome::Done };
+    match find(exports, asker, arguments.path.0) {
+        Ok(found) => send(&found, reply),
+        Err(waits) => {
+            let again = Again::of_mount(arguments.path.0, asker);
+            return exports.keep(waits, Program::Mount, call.token(), Pending::Again(again));
+        }
+    }
+    Outcome::Done
+}
+
+/// Answers MNT.
+pub(super) fn send(found: &Result<[u8; HANDLE_LEN], Status>, reply: &mut Reply<'_>) {
+    let results: MntReply<'_> = match found {
         Ok(handle) => Ok(MntOk { handle: Handle(handle), flavors: Flavors::new(FLAVORS) }),
         Err(status) => Err(*status),
     };
@@ -100,33 +130,50 @@ fn mnt<S: Store + ?Sized>(
 }
 
 /// The handle of a directory at or below an export.
-fn find<S: Store + ?Sized>(
+pub(super) fn find<S: Store + ?Sized>(
     exports: &ExportTable<S>,
     asker: &CallContext<'_>,
     path: &[u8],
-) -> Result<[u8; HANDLE_LEN], Status> {
-    if path.len() > PATH_LEN_MAX as usize {
-        return Err(Status::NameTooLong);
-    }
-    let (names, climbs) = names(path).ok_or(Status::NoEnt)?;
-    // The longest export that the path is at or below.
-    let below = exports.shares.iter().filter_map(|share| Some((share, below(&share.0, &names)?)));
-    // Who climbs out of an export asks for what is not exported, whether or not it is there.
-    let unknown = if climbs { Status::Acces } else { Status::NoEnt };
-    let ((export, volume), rest) = below.max_by_key(|((export, _), _)| export.path.len()).ok_or(unknown)?;
-    if !asker.is_allowed(export) {
-        return Err(Status::Acces);
-    }
-    volume.store().check_place().map_err(mount_status)?;
+) -> Result<Result<[u8; HANDLE_LEN], Status>, WaitsFor> {
+    let (share, rest) = match place(exports, asker, path) {
+        Ok(place) => place,
+        Err(status) => return Ok(Err(status)),
+    };
+    let volume = &exports.shares[share].1;
     let (mut found, fsid) = (volume.stat(volume.profile().root), volume.profile().fsid);
     // As the superuser: what a user may do there, each of its Calls will be asked.
     for name in rest {
         found = found.and_then(|directory| volume.lookup(&UserIdentity::ROOT, &directory, name));
     }
-    match found.map_err(|blocked| mount_status(blocked.into()))? {
-        ObjectStat { kind: ObjectKind::Directory, object, .. } => Ok(exports.handles.seal(fsid, object)),
-        _ => Err(Status::NotDir),
+    Ok(match found {
+        Ok(ObjectStat { kind: ObjectKind::Directory, object, .. }) => Ok(exports.handles.seal(fsid, object)),
+        Ok(_) => Err(Status::NotDir),
+        Err(Blocked::Fails(error)) => Err(mount_status(error)),
+        Err(Blocked::Waits(ticket)) => return Err(WaitsFor { share, ticket }),
+    })
+}
+
+/// The place of the export that a path is at or below, and the names below that.
+fn place<'p, S: Store + ?Sized>(
+    exports: &ExportTable<S>,
+    asker: &CallContext<'_>,
+    path: &'p [u8],
+) -> Result<(usize, Vec<&'p [u8]>), Status> {
+    if path.len() > PATH_LEN_MAX as usize {
+        return Err(Status::NameTooLong);
     }
+    let (names, climbs) = names(path).ok_or(Status::NoEnt)?;
+    // The longest export that the path is at or below.
+    let shares = exports.shares.iter().enumerate();
+    let below = shares.filter_map(|(share, (export, _))| Some((share, export, below(export, &names)?)));
+    // Who climbs out of an export asks for what is not exported, whether or not it is there.
+    let unknown = if climbs { Status::Acces } else { Status::NoEnt };
+    let (share, export, rest) = below.max_by_key(|(_, export, _)| export.path.len()).ok_or(unknown)?;
+    if !asker.is_allowed(export) {
+        return Err(Status::Acces);
+    }
+    exports.shares[share].1.store().check_place().map_err(mount_status)?;
+    Ok((share, rest.to_vec()))
 }
 
 /// The names of a path, without those that lead nowhere: `//a/./b/../c` is `a`, `c`. And whether it has a `..`. `None`: it does

@@ -6,25 +6,26 @@ use std::time::Duration;
 use stag_memory::Shared;
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
 use stag_wire::nfs3::{
-    self, AccessArguments, AccessOk, AccessReply, CreateArguments, CreateOk, CreateReply, DirectoryName,
-    Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply,
-    GetattrArguments, GetattrOk, GetattrReply, Handle, LinkArguments, LinkOk, LinkReply, LookupArguments,
-    LookupOk, LookupReply, MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk,
-    PathconfReply, PostOpAttributes, Procedure, RemoveArguments, RemoveOk, RemoveReply, RenameArguments,
-    RenameOk, RenameReply, RmdirArguments, SetattrArguments, SetattrOk, SetattrReply, Time, WccData, access,
-    properties,
+    self, AccessArguments, AccessOk, AccessReply, Attributes, CreateArguments, CreateOk, CreateReply,
+    DirectoryName, Failure, FsinfoArguments, FsinfoOk, FsinfoReply, FsstatArguments, FsstatOk, FsstatReply,
+    GetattrArguments, GetattrOk, GetattrReply, Handle, LinkArguments, LookupArguments, LookupOk, LookupReply,
+    MkdirArguments, MknodArguments, MknodData, PathconfArguments, PathconfOk, PathconfReply,
+    PostOpAttributes, Procedure, ReaddirArguments, ReaddirplusArguments, RemoveArguments, RenameArguments,
+    RmdirArguments, SetattrArguments, Time, WccData, access, properties,
 };
 use stag_wire::xdr::Encode;
 
-use super::listing::{readdir, readdirplus};
-use super::transfer::{commit, locate_data, read, readlink, symlink, write};
-use super::waiting::{Changed, Pending, Program};
+use super::listing::list_call;
+use super::rerun::Again;
+use super::transfer::{commit, locate_data, read, readlink, symlink_call, write};
+use super::waiting::{Begun, Ending, Pending, Program, WaitsFor};
 use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
 use crate::handle::HANDLE_LEN;
 use stag_vfs::{
-    ChangeStep, EntryName, FsError, ObjectStat, Progress, Special, Store, Timestamp, UserIdentity, Volume,
+    Blocked, ChangeStep, EntryName, FsError, ObjectStat, Progress, Special, Store, Timestamp, UserIdentity,
+    Volume,
 };
 
 /// The most octets that one READ or WRITE moves.
@@ -35,7 +36,7 @@ const LIST_LEN_PREFERRED: u32 = 1 << 16;
 
 /// Pieces that the data of a READ can be in: all pages in different places, and one more where the READ
 /// begins within a page.
-const PIECES_MAX: usize = TRANSFER_LEN_MAX as usize / 4096 + 1;
+pub(super) const PIECES_MAX: usize = TRANSFER_LEN_MAX as usize / 4096 + 1;
 
 /// The service NFS version 3.
 pub struct Nfs<S: Store + ?Sized> {
@@ -125,14 +126,13 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         };
         ExportTable::<S>::refuse_for_memory(reply);
         exports.tell_refused(reply);
-        let Some((ticket, transfer)) = later else { return Outcome::Done };
-        let token = call.token();
-        exports.waiting.add(transfer.share(), ticket, Program::Nfs, token, Pending::Transfer(transfer));
-        Outcome::Later(token)
+        let Some((waits, pending)) = later else { return Outcome::Done };
+        exports.keep(waits, Program::Nfs, call.token(), pending)
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        self.exports.borrow_mut().poll_later(Program::Nfs, now)
+        let time = self.time.at(now);
+        self.exports.borrow_mut().poll_later(Program::Nfs, now, time)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
@@ -167,35 +167,29 @@ fn dispatch<S: Store + ?Sized>(
     reply: &mut Reply<'_>,
     now: Timestamp,
 ) -> Outcome {
-    /// Decodes, runs, encodes.
+    /// Decodes, runs, encodes; or keeps the Call until a store has an answer.
     macro_rules! answer {
         ($run:ident) => {
             if let Some(arguments) = decode(call, reply) {
-                let results = $run(exports, asker, &arguments, now);
-                results.send(reply);
+                match $run(exports, asker, &arguments, now) {
+                    Ok(results) => results.send(reply),
+                    Err(waits) => {
+                        let again = Again::new(procedure, &arguments, asker);
+                        return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+                    }
+                }
             }
         };
     }
     /// Decodes, and runs what changes something.
     macro_rules! change {
-        ($run:ident, $kind:ident) => {
-            decode(call, reply).map(|arguments| Changed::$kind($run(exports, asker, &arguments, now)))
+        ($run:ident) => {
+            if let Some(arguments) = decode(call, reply) {
+                let again = || Again::new(procedure, &arguments, asker);
+                let begun = $run(exports, asker, &arguments, now);
+                return exports.answer(begun, again, Program::Nfs, call.token(), reply);
+            }
         };
-    }
-    let changed = match procedure {
-        Procedure::Setattr => change!(setattr, Setattr),
-        Procedure::Create => change!(create, Created),
-        Procedure::Mkdir => change!(mkdir, Created),
-        Procedure::Mknod => change!(mknod, Created),
-        Procedure::Symlink => symlink(exports, asker, call, reply, now).map(Changed::Created),
-        Procedure::Remove => change!(remove, Remove),
-        Procedure::Rmdir => change!(rmdir, Remove),
-        Procedure::Rename => change!(rename, Rename),
-        Procedure::Link => change!(link, Link),
-        _ => None,
-    };
-    if let Some(results) = changed {
-        return exports.answer(results, Program::Nfs, call.token(), reply);
     }
     match procedure {
         Procedure::Null => reply.success(|_| Ok(())),
@@ -205,11 +199,32 @@ fn dispatch<S: Store + ?Sized>(
         Procedure::Fsstat => answer!(fsstat),
         Procedure::Fsinfo => answer!(fsinfo),
         Procedure::Pathconf => answer!(pathconf),
-        Procedure::Readdir => readdir(exports, asker, call, reply, now),
-        Procedure::Readdirplus => readdirplus(exports, asker, call, reply, now),
-        Procedure::Readlink => readlink(exports, asker, call, reply, now),
-        // Answered above, or by the caller.
-        _ => {}
+        Procedure::Setattr => change!(setattr),
+        Procedure::Create => change!(create),
+        Procedure::Mkdir => change!(mkdir),
+        Procedure::Mknod => change!(mknod),
+        Procedure::Remove => change!(remove),
+        Procedure::Rmdir => change!(rmdir),
+        Procedure::Rename => change!(rename),
+        Procedure::Link => change!(link),
+        Procedure::Symlink => return symlink_call(exports, asker, call, reply, now),
+        Procedure::Readlink => {
+            if let Some(arguments) = decode(call, reply) {
+                match readlink(exports, asker, &arguments, now) {
+                    Ok(results) => results.send(exports, reply),
+                    Err(waits) => {
+                        let again = Again::new(procedure, &arguments, asker);
+                        return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+                    }
+                }
+            }
+        }
+        Procedure::Readdir => return list_call::<ReaddirArguments<'_>, S>(exports, asker, call, reply, now),
+        Procedure::Readdirplus => {
+            return list_call::<ReaddirplusArguments<'_>, S>(exports, asker, call, reply, now);
+        }
+        // Answered by the caller.
+        Procedure::Read | Procedure::Write | Procedure::Commit => {}
     }
     Outcome::Done
 }
@@ -227,20 +242,20 @@ impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
 
 /// An object that was found or made: its handle, its attributes, and those of the directory.
 pub(super) struct Found<D> {
-    handle: [u8; HANDLE_LEN],
-    attributes: PostOpAttributes,
+    /// `None`: it was made, and the store does not say what it is.
+    object: Option<([u8; HANDLE_LEN], Attributes)>,
     directory: D,
 }
 
 impl<D> Found<D> {
-    fn new<S: Store + ?Sized>(
+    pub(super) fn new<S: Store + ?Sized>(
         exports: &ExportTable<S>,
         opened: &ResolvedHandle,
-        found: &ObjectStat,
+        found: Option<&ObjectStat>,
         directory: D,
     ) -> Found<D> {
-        let attributes = Some(exports.shown(opened, found));
-        Found { handle: exports.seal(opened, found.object), attributes, directory }
+        let object = found.map(|found| (exports.seal(opened, found.object), exports.shown(opened, found)));
+        Found { object, directory }
     }
 }
 
@@ -251,22 +266,21 @@ impl Found<WccData> {
     }
 }
 
-impl Answer for Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
+/// What LOOKUP ends with.
+pub(super) type LookedUp = Result<Found<PostOpAttributes>, Failure<PostOpAttributes>>;
+
+impl Answer for LookedUp {
     fn send(&self, reply: &mut Reply<'_>) {
-        let results: LookupReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| LookupOk {
-            object: Handle(&named.handle),
-            attributes: named.attributes,
-            directory: named.directory,
+        let found = self.as_ref().map_err(|failure| *failure).and_then(|named| {
+            let lost = failure(FsError::Fault, named.directory);
+            named.object.as_ref().map(|object| (object, named.directory)).ok_or(lost)
+        });
+        let results: LookupReply<'_> = found.map(|((handle, attributes), directory)| LookupOk {
+            object: Handle(handle),
+            attributes: Some(*attributes),
+            directory,
         });
         results.send(reply);
-    }
-}
-
-/// What came of a step that is over. A store that finishes steps on names and attributes later cannot be served yet.
-pub(super) fn over<T>(step: ChangeStep<T>) -> Result<T, FsError> {
-    match step? {
-        Progress::Done(done) => Ok(done),
-        Progress::Later(_) => Err(FsError::Busy),
     }
 }
 
@@ -276,8 +290,8 @@ pub(super) type Created = Result<Found<WccData>, Failure<WccData>>;
 impl Answer for Created {
     fn send(&self, reply: &mut Reply<'_>) {
         let results: CreateReply<'_> = self.as_ref().map_err(|failure| *failure).map(|named| CreateOk {
-            object: Some(Handle(&named.handle)),
-            attributes: named.attributes,
+            object: named.object.as_ref().map(|(handle, _)| Handle(handle)),
+            attributes: named.object.as_ref().map(|(_, attributes)| *attributes),
             directory: named.directory,
         });
         results.send(reply);
@@ -290,113 +304,124 @@ pub(super) fn make<S: Store + ?Sized>(
     asker: &CallContext<'_>,
     place: &DirectoryName<'_>,
     work: impl FnOnce(&mut Volume<S>, &UserIdentity, EntryName<'_>) -> ChangeStep<ObjectStat>,
-) -> Created {
-    let (made, wcc) = exports.change(asker, place.directory, |exports, opened, directory| {
+) -> Begun {
+    exports.change(asker, place.directory, Ending::Make, |exports, opened, directory| {
         let at = EntryName { directory, name: place.name.0 };
-        let made = over(work(exports.volume_mut(opened), &opened.caller, at))?;
-        Ok(Found::new(exports, opened, &made, ()))
-    });
-    match made {
-        Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory: wcc }),
-        Err(error) => Err(failure(error, wcc)),
-    }
+        Ok(match work(exports.volume_mut(opened), &opened.caller, at)? {
+            Progress::Done(made) => Progress::Done(Some(made)),
+            Progress::Later(ticket) => Progress::Later(ticket),
+        })
+    })
 }
 
-fn getattr<S: Store + ?Sized>(
+/// A step that makes nothing.
+pub(super) fn plain(step: ChangeStep<()>) -> ChangeStep<Option<ObjectStat>> {
+    Ok(match step? {
+        Progress::Done(()) => Progress::Done(None),
+        Progress::Later(ticket) => Progress::Later(ticket),
+    })
+}
+
+pub(super) fn getattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetattrArguments<'_>,
     _: Timestamp,
-) -> GetattrReply {
-    let (found, attributes) = exports.with_object(asker, arguments.object, |_, _, _| Ok(()));
-    match (found, attributes) {
-        (Ok(()), Some(attributes)) => Ok(GetattrOk { attributes }),
-        (Ok(()), None) => Err(failure(FsError::Fault, ())),
-        (Err(error), _) => Err(failure(error, ())),
+) -> Result<GetattrReply, WaitsFor> {
+    let opened = match exports.open(asker, arguments.object) {
+        Ok(opened) => opened,
+        Err(error) => return Ok(Err(failure(error, ()))),
+    };
+    let volume = exports.volume(&opened);
+    // As it comes from the store: attributes are large to move.
+    match volume.store().stat(opened.object) {
+        Ok(seen) => Ok(Ok(GetattrOk { attributes: words::attributes(&seen, volume.profile().fsid) })),
+        Err(Blocked::Fails(error)) => Ok(Err(failure(error, ()))),
+        Err(Blocked::Waits(ticket)) => Err(opened.waits(ticket)),
     }
 }
 
-fn setattr<S: Store + ?Sized>(
+pub(super) fn setattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &SetattrArguments<'_>,
     now: Timestamp,
-) -> SetattrReply {
-    let (done, object) = exports.change(asker, arguments.object, |exports, opened, seen| {
+) -> Begun {
+    exports.change(asker, arguments.object, Ending::Setattr, |exports, opened, seen| {
         if arguments.guard.is_some_and(|ctime| ctime != words::time(seen.ctime)) {
-            return Err(FsError::NotSame);
+            return Err(FsError::NotSame.into());
         }
         let set = words::update(&arguments.attributes);
-        over(exports.volume_mut(opened).set_attributes(&opened.caller, seen, &set, now))
-    });
-    done.map(|()| SetattrOk { object }).map_err(|error| failure(error, object))
+        plain(exports.volume_mut(opened).set_attributes(&opened.caller, seen, &set, now))
+    })
 }
 
-fn lookup<S: Store + ?Sized>(
+pub(super) fn lookup<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LookupArguments<'_>,
     _: Timestamp,
-) -> Result<Found<PostOpAttributes>, Failure<PostOpAttributes>> {
-    let (found, directory) = exports.with_object(asker, arguments.what.directory, |exports, opened, seen| {
-        let name = arguments.what.name.0;
-        let found = exports.volume(opened).lookup(&opened.caller, seen, name)?;
-        Ok(Found::new(exports, opened, &found, ()))
-    });
-    match found {
-        Ok(Found { handle, attributes, .. }) => Ok(Found { handle, attributes, directory }),
+) -> Result<LookedUp, WaitsFor> {
+    let (found, directory) =
+        exports.with_object(asker, arguments.what.directory, |exports, opened, seen| {
+            let name = arguments.what.name.0;
+            let found = exports.volume(opened).lookup(&opened.caller, seen, name)?;
+            Ok(Found::new(exports, opened, Some(&found), ()))
+        })?;
+    Ok(match found {
+        Ok(Found { object, .. }) => Ok(Found { object, directory }),
         Err(error) => Err(failure(error, directory)),
-    }
+    })
 }
 
-fn access<S: Store + ?Sized>(
+pub(super) fn access<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &AccessArguments<'_>,
     _: Timestamp,
-) -> AccessReply {
+) -> Result<AccessReply, WaitsFor> {
     let (granted, attributes) = exports.with_object(asker, arguments.object, |exports, opened, seen| {
         const CHANGES: u32 = access::MODIFY | access::EXTEND | access::DELETE;
         let mut wanted = arguments.access;
         if wanted & CHANGES != 0 && exports.takes_no_changes(opened) {
             wanted &= !CHANGES;
         }
-        Ok(exports.volume(opened).access(&opened.caller, seen, wanted)?)
-    });
-    match granted {
+        exports.volume(opened).access(&opened.caller, seen, wanted)
+    })?;
+    Ok(match granted {
         Ok(access) => Ok(AccessOk { attributes, access }),
         Err(error) => Err(failure(error, attributes)),
-    }
+    })
 }
 
-fn create<S: Store + ?Sized>(
+pub(super) fn create<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &CreateArguments<'_>,
     now: Timestamp,
-) -> Created {
+) -> Begun {
     make(exports, asker, &arguments.place, |volume, user, EntryName { directory, name }| {
         volume.create(user, directory, name, &words::create_mode(&arguments.how), now)
     })
 }
 
-fn mkdir<S: Store + ?Sized>(
+pub(super) fn mkdir<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MkdirArguments<'_>,
     now: Timestamp,
-) -> Created {
+) -> Begun {
     make(exports, asker, &arguments.place, |volume, user, at| {
         volume.make_directory(user, at, &words::update(&arguments.attributes), now)
     })
 }
 
-fn mknod<S: Store + ?Sized>(
+pub(super) fn mknod<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &MknodArguments<'_>,
     now: Timestamp,
-) -> Created {
+) -> Begun {
     make(exports, asker, &arguments.place, |volume, user, at| {
         let (special, set) = match &arguments.what {
             MknodData::Block(set, number) => (Special::Block(words::device(*number)), set),
@@ -409,32 +434,28 @@ fn mknod<S: Store + ?Sized>(
     })
 }
 
-fn remove<S: Store + ?Sized>(
+pub(super) fn remove<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RemoveArguments<'_>,
     now: Timestamp,
-) -> RemoveReply {
-    let (done, directory) =
-        exports.change(asker, arguments.object.directory, |exports, opened, directory| {
-            let at = EntryName { directory, name: arguments.object.name.0 };
-            over(exports.volume_mut(opened).remove(&opened.caller, at, now))
-        });
-    done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
+) -> Begun {
+    exports.change(asker, arguments.object.directory, Ending::Remove, |exports, opened, directory| {
+        let at = EntryName { directory, name: arguments.object.name.0 };
+        plain(exports.volume_mut(opened).remove(&opened.caller, at, now))
+    })
 }
 
-fn rmdir<S: Store + ?Sized>(
+pub(super) fn rmdir<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RmdirArguments<'_>,
     now: Timestamp,
-) -> RemoveReply {
-    let (done, directory) =
-        exports.change(asker, arguments.object.directory, |exports, opened, directory| {
-            let at = EntryName { directory, name: arguments.object.name.0 };
-            over(exports.volume_mut(opened).remove_directory(&opened.caller, at, now))
-        });
-    done.map(|()| RemoveOk { directory }).map_err(|error| failure(error, directory))
+) -> Begun {
+    exports.change(asker, arguments.object.directory, Ending::Remove, |exports, opened, directory| {
+        let at = EntryName { directory, name: arguments.object.name.0 };
+        plain(exports.volume_mut(opened).remove_directory(&opened.caller, at, now))
+    })
 }
 
 /// Opens the second object of a procedure that takes two: both must be of one export.
@@ -448,21 +469,25 @@ fn open_beside<S: Store + ?Sized>(
     if second.share == first.share { Ok(second) } else { Err(FsError::CrossDevice) }
 }
 
-fn rename<S: Store + ?Sized>(
+pub(super) fn rename<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &RenameArguments<'_>,
     now: Timestamp,
-) -> RenameReply {
+) -> Begun {
     let (to, is_same) = (&arguments.to, arguments.from.directory == arguments.to.directory);
     // Seen before anything changes.
     let target = exports.open(asker, to.directory);
     let seen = match &target {
-        Ok(target) if !is_same => exports.stat(target).ok(),
+        Ok(target) if !is_same => match target.settle(exports.stat(target)) {
+            Ok(seen) => seen.ok(),
+            Err(waits) => return Begun::Waits(waits),
+        },
         _ => None,
     };
     let before = target.as_ref().ok().and_then(|target| exports.before(target, seen.as_ref()?));
-    let (done, from) = exports.change(asker, arguments.from.directory, |exports, opened, directory| {
+    let what = Ending::Rename { to: if is_same { None } else { target.ok() }, before };
+    exports.change(asker, arguments.from.directory, what, |exports, opened, directory| {
         let target = open_beside(exports, asker, opened, to.directory)?;
         let from = EntryName { directory, name: arguments.from.name.0 };
         let target = match &seen {
@@ -471,44 +496,34 @@ fn rename<S: Store + ?Sized>(
             None => exports.stat(&target)?,
         };
         let to = EntryName { directory: &target, name: to.name.0 };
-        over(exports.volume_mut(opened).rename(&opened.caller, from, to, now))
-    });
-    let to = if is_same {
-        from
-    } else {
-        WccData { before, after: target.ok().and_then(|target| exports.attributes(&target)) }
-    };
-    let attributes = RenameOk { from, to };
-    done.map(|()| attributes).map_err(|error| failure(error, attributes))
+        plain(exports.volume_mut(opened).rename(&opened.caller, from, to, now))
+    })
 }
 
-fn link<S: Store + ?Sized>(
+pub(super) fn link<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &LinkArguments<'_>,
     now: Timestamp,
-) -> LinkReply {
-    let (done, directory) = exports.change(asker, arguments.link.directory, |exports, opened, directory| {
+) -> Begun {
+    let what = Ending::Link { file: exports.open(asker, arguments.file).ok() };
+    exports.change(asker, arguments.link.directory, what, |exports, opened, directory| {
         let file = open_beside(exports, asker, opened, arguments.file)?;
         let seen = exports.stat(&file)?;
         let at = EntryName { directory, name: arguments.link.name.0 };
-        over(exports.volume_mut(opened).link(&opened.caller, &seen, at, now))
-    });
-    let attributes = exports.open(asker, arguments.file).ok().and_then(|file| exports.attributes(&file));
-    let attributes = LinkOk { attributes, directory };
-    done.map(|()| attributes).map_err(|error| failure(error, attributes))
+        plain(exports.volume_mut(opened).link(&opened.caller, &seen, at, now))
+    })
 }
 
-fn fsstat<S: Store + ?Sized>(
+pub(super) fn fsstat<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsstatArguments<'_>,
     _: Timestamp,
-) -> FsstatReply {
-    let (usage, attributes) = exports.with_object(asker, arguments.root, |exports, opened, _| {
-        Ok(exports.volume(opened).store().usage()?)
-    });
-    match usage {
+) -> Result<FsstatReply, WaitsFor> {
+    let (usage, attributes) = exports
+        .with_object(asker, arguments.root, |exports, opened, _| exports.volume(opened).store().usage())?;
+    Ok(match usage {
         Ok(usage) => Ok(FsstatOk {
             attributes,
             bytes_total: usage.bytes_total,
@@ -520,18 +535,19 @@ fn fsstat<S: Store + ?Sized>(
             invariant_seconds: 0,
         }),
         Err(error) => Err(failure(error, attributes)),
-    }
+    })
 }
 
-fn fsinfo<S: Store + ?Sized>(
+pub(super) fn fsinfo<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &FsinfoArguments<'_>,
     _: Timestamp,
-) -> FsinfoReply {
-    let (limits, attributes) = exports
-        .with_object(asker, arguments.root, |exports, opened, _| Ok(exports.volume(opened).profile().limits));
-    match limits {
+) -> Result<FsinfoReply, WaitsFor> {
+    let (limits, attributes) = exports.with_object(asker, arguments.root, |exports, opened, _| {
+        Ok(exports.volume(opened).profile().limits)
+    })?;
+    Ok(match limits {
         Ok(limits) => Ok(FsinfoOk {
             attributes,
             read_max: TRANSFER_LEN_MAX,
@@ -549,19 +565,19 @@ fn fsinfo<S: Store + ?Sized>(
                 | properties::CAN_SET_TIME,
         }),
         Err(error) => Err(failure(error, attributes)),
-    }
+    })
 }
 
-fn pathconf<S: Store + ?Sized>(
+pub(super) fn pathconf<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &PathconfArguments<'_>,
     _: Timestamp,
-) -> PathconfReply {
+) -> Result<PathconfReply, WaitsFor> {
     let (limits, attributes) = exports.with_object(asker, arguments.object, |exports, opened, _| {
         Ok(exports.volume(opened).profile().limits)
-    });
-    match limits {
+    })?;
+    Ok(match limits {
         Ok(limits) => Ok(PathconfOk {
             attributes,
             link_max: limits.links_max,
@@ -572,7 +588,7 @@ fn pathconf<S: Store + ?Sized>(
             case_preserving: true,
         }),
         Err(error) => Err(failure(error, attributes)),
-    }
+    })
 }
 
 #[cfg(test)]

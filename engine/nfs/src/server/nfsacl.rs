@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_wire::nfs3::PostOpAttributes;
-use stag_wire::nfsacl::{
-    self, Entry, GetaclArguments, Procedure, SetaclArguments, SetaclOk, SetaclReply, encode_acl, kind, mask,
-};
+use stag_wire::nfsacl::{self, Entry, GetaclArguments, Procedure, SetaclArguments, encode_acl, kind, mask};
+use stag_wire::xdr::Reader;
 
-use super::nfs::over;
-use super::waiting::{Changed, Program};
+use super::nfs::plain;
+use super::rerun::{Again, Answered, Ran};
+use super::waiting::{Begun, Ending, Pending, Program, WaitsFor};
 use super::words::failure;
 use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
 use crate::binding;
@@ -65,16 +65,23 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
         match Procedure::from_number(call.procedure) {
             Some(Procedure::Getacl) => {
                 if let Some(arguments) = decode(call, reply) {
-                    getacl(exports, &asker, &arguments, reply);
+                    match getacl(exports, &asker, &arguments) {
+                        Ok(gotten) => gotten.send(reply),
+                        Err(waits) => {
+                            let again = Again::of_nfsacl(Procedure::Getacl, &arguments, &asker);
+                            let pending = Pending::Again(again);
+                            return exports.keep(waits, Program::Nfsacl, call.token(), pending);
+                        }
+                    }
                     ExportTable::<S>::refuse_for_memory(reply);
                     exports.tell_refused(reply);
                 }
             }
             Some(Procedure::Setacl) => {
                 if let Some(arguments) = decode(call, reply) {
-                    let results = setacl(exports, &asker, &arguments, now);
-                    let outcome =
-                        exports.answer(Changed::Setacl(results), Program::Nfsacl, call.token(), reply);
+                    let begun = setacl(exports, &asker, &arguments, now);
+                    let again = || Again::of_nfsacl(Procedure::Setacl, &arguments, &asker);
+                    let outcome = exports.answer(begun, again, Program::Nfsacl, call.token(), reply);
                     exports.tell_refused(reply);
                     return outcome;
                 }
@@ -89,7 +96,8 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        self.exports.borrow_mut().poll_later(Program::Nfsacl, now)
+        let time = self.time.at(now);
+        self.exports.borrow_mut().poll_later(Program::Nfsacl, now, time)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
@@ -107,16 +115,22 @@ struct Shown {
     default: Vec<AclEntry>,
 }
 
+/// What GETACL ends with.
+pub(super) struct Gotten {
+    wanted: u32,
+    shown: Result<Shown, FsError>,
+    attributes: PostOpAttributes,
+}
+
 fn getacl<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetaclArguments<'_>,
-    reply: &mut Reply<'_>,
-) {
+) -> Result<Gotten, WaitsFor> {
     let wanted = arguments.mask;
     let (shown, attributes) = exports.with_object(asker, arguments.object, |exports, opened, seen| {
         if wanted & !mask::ALL != 0 {
-            return Err(FsError::Invalid);
+            return Err(FsError::Invalid.into());
         }
         let lists = exports.volume(opened).lists(seen.object)?;
         let (uid, gid) = (seen.uid, seen.gid);
@@ -125,25 +139,32 @@ fn getacl<S: Store + ?Sized>(
             .map_or_else(|| Acl::from_mode(seen.mode).entries(uid, gid, 0), |acl| acl.entries(uid, gid, 0));
         let default = lists.default.map_or_else(Vec::new, |acl| acl.entries(uid, gid, kind::DEFAULT));
         Ok(Shown { access, default })
-    });
-    match shown {
-        Ok(shown) => reply.success(|writer| {
-            writer.u32(0)?;
-            writer.value(&attributes)?;
-            writer.u32(wanted)?;
-            for (entries, whole, counted) in [
-                (&shown.access, mask::ACCESS, mask::ACCESS_COUNT),
-                (&shown.default, mask::DEFAULT, mask::DEFAULT_COUNT),
-            ] {
-                let asked = wanted & (whole | counted) != 0;
-                let entries = if asked { &entries[..] } else { &[] };
-                encode_acl(writer, entries.iter().map(entry), wanted & whole == 0)?;
+    })?;
+    Ok(Gotten { wanted, shown, attributes })
+}
+
+impl Gotten {
+    pub(super) fn send(&self, reply: &mut Reply<'_>) {
+        let Gotten { wanted, shown, attributes } = self;
+        match shown {
+            Ok(shown) => reply.success(|writer| {
+                writer.u32(0)?;
+                writer.value(attributes)?;
+                writer.u32(*wanted)?;
+                for (entries, whole, counted) in [
+                    (&shown.access, mask::ACCESS, mask::ACCESS_COUNT),
+                    (&shown.default, mask::DEFAULT, mask::DEFAULT_COUNT),
+                ] {
+                    let asked = wanted & (whole | counted) != 0;
+                    let entries = if asked { &entries[..] } else { &[] };
+                    encode_acl(writer, entries.iter().map(entry), wanted & whole == 0)?;
+                }
+                Ok(())
+            }),
+            Err(error) => {
+                let results: nfsacl::GetaclReply<'_> = Err(failure(*error, *attributes));
+                reply.success(|writer| writer.value(&results));
             }
-            Ok(())
-        }),
-        Err(error) => {
-            let results: nfsacl::GetaclReply<'_> = Err(failure(error, attributes));
-            reply.success(|writer| writer.value(&results));
         }
     }
 }
@@ -153,13 +174,33 @@ fn setacl<S: Store + ?Sized>(
     asker: &CallContext<'_>,
     arguments: &SetaclArguments<'_>,
     now: Timestamp,
-) -> SetaclReply {
-    let (done, wcc) = exports.change(asker, arguments.object, |exports, opened, seen| {
+) -> Begun {
+    exports.change(asker, arguments.object, Ending::Setacl, |exports, opened, seen| {
         let set = lists(arguments)?;
-        over(exports.volume_mut(opened).set_lists(&opened.caller, seen, &set, now))
-    });
-    let attributes: PostOpAttributes = wcc.after;
-    done.map(|()| SetaclOk { attributes }).map_err(|error| failure(error, attributes))
+        plain(exports.volume_mut(opened).set_lists(&opened.caller, seen, &set, now))
+    })
+}
+
+/// Runs a procedure that waited once more.
+pub(super) fn rerun<S: Store + ?Sized>(
+    procedure: Procedure,
+    octets: &[u8],
+    exports: &mut ExportTable<S>,
+    asker: &CallContext<'_>,
+    now: Timestamp,
+) -> Result<Ran, WaitsFor> {
+    let mut reader = Reader::new(octets);
+    Ok(match procedure {
+        Procedure::Null => Ran::Lost,
+        Procedure::Getacl => match reader.value() {
+            Ok(arguments) => Ran::Over(Answered::Getacl(getacl(exports, asker, &arguments)?)),
+            Err(_) => Ran::Lost,
+        },
+        Procedure::Setacl => match reader.value() {
+            Ok(arguments) => Ran::Begun(setacl(exports, asker, &arguments, now)),
+            Err(_) => Ran::Lost,
+        },
+    })
 }
 
 /// An entry in the words of the protocol, which has the same numbers.

@@ -241,7 +241,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
         let volume = self.exports.volume(&opened);
         let key = FileKey { volume: volume.profile().volume, object: opened.object };
         let Some(exclusive) = exclusive else { return Ok(key) };
-        let seen = self.exports.stat(&opened).map_err(status)?;
+        let seen = self.exports.stat(&opened).map_err(|blocked| status(blocked.into()))?;
         if seen.kind != ObjectKind::Regular {
             return Err(Status::Failed);
         }

@@ -2,19 +2,23 @@
 //! and COMMIT later.
 
 use stag_memory::Shared;
-use stag_rpc::{Call, Placed, Placement, Reply};
+use stag_rpc::{Call, Outcome, Placed, Placement, Reply};
 use stag_wire::nfs3::{
     CommitArguments, CommitOk, CommitReply, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure, ReadArguments,
     ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, SymlinkArguments, Verifier,
-    WccData, WriteArguments, WriteOk, WriteReply,
+    WccAttributes, WccData, WriteArguments, WriteOk, WriteReply,
 };
 use stag_wire::xdr::{Item, Reader, XdrError};
 
-use super::nfs::{Answer, Created, TRANSFER_LEN_MAX, make};
+use super::nfs::{Answer, Created, PIECES_MAX, TRANSFER_LEN_MAX, make};
+use super::rerun::Again;
+use super::waiting::{Begun, Pending, Program, WaitsFor};
 use super::words::{self, failure, stability, stable};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
-use stag_vfs::{Finished, LINK_SPACE, Progress, ReadDone, Store, Ticket, WriteData, WriteDone};
-use stag_vfs::{FsError, Timestamp};
+use stag_vfs::{
+    Blocked, Finished, FsError, LINK_SPACE, Progress, ReadDone, Stability, Store, Ticket, Timestamp,
+    WriteData, WriteDone,
+};
 
 /// The status in front of successful results.
 const NFS3_OK: u32 = 0;
@@ -28,7 +32,7 @@ pub(super) fn read<S: Store + ?Sized>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Timestamp,
-) -> Option<(Ticket, Transfer)> {
+) -> Option<(WaitsFor, Pending)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
     let mut count = arguments.count.min(TRANSFER_LEN_MAX);
     let opened = match exports.open(asker, arguments.file) {
@@ -49,16 +53,17 @@ pub(super) fn read<S: Store + ?Sized>(
         Ok(Progress::Done(done)) => Ok(done),
         Ok(Progress::Later(ticket)) => {
             reply.expect_results(count);
-            return Some((ticket, Transfer { procedure: Procedure::Read, opened }));
+            return Some((opened.waits(ticket), Pending::transfer(Procedure::Read, opened)));
         }
-        Err(blocked) => Err(blocked.into()),
+        Err(Blocked::Fails(error)) => Err(error),
+        Err(Blocked::Waits(ticket)) => {
+            reply.expect_results(count);
+            let again = AgainTransfer { opened, what: AgainWhat::Read { offset: arguments.offset, count } };
+            return Some((opened.waits(ticket), Pending::Again(Again::of_transfer(again, asker))));
+        }
     };
-    let volume = exports.volume(&opened);
-    let after = || {
-        let seen = volume.store().stat(opened.object).ok()?;
-        Some(words::attributes(&seen, volume.profile().fsid))
-    };
-    answer_read(reply, done, after, pieces);
+    let exports = &*exports;
+    answer_read(reply, done, || exports.after(&opened), pieces);
     None
 }
 
@@ -127,7 +132,7 @@ pub(super) fn write<S: Store + ?Sized>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Timestamp,
-) -> Option<(Ticket, Transfer)> {
+) -> Option<(WaitsFor, Pending)> {
     let arguments = decode::<WriteArguments<'_>>(call, reply)?;
     let mut missing = false;
     let data = match arguments.data.0 {
@@ -146,6 +151,7 @@ pub(super) fn write<S: Store + ?Sized>(
         }
     };
     let before = exports.before_transfer(&opened);
+    let (offset, stability) = (arguments.offset, stability(arguments.stable));
     let done = if exports.is_read_only(&opened) {
         Err(FsError::ReadOnly.into())
     } else if arguments.count as usize != arguments.data.0.len() {
@@ -154,31 +160,37 @@ pub(super) fn write<S: Store + ?Sized>(
         // There was no memory to place it in, because of what else is under way: not for good.
         Err(FsError::Busy.into())
     } else {
-        let (offset, stability) = (arguments.offset, stability(arguments.stable));
         exports.volume_mut(&opened).write(&opened.caller, opened.object, offset, data, stability, now)
     };
+    if let Err(Blocked::Waits(ticket)) = done {
+        let inline = if let Item::Inline(octets) = arguments.data.0 { octets.into() } else { Box::default() };
+        let data = KeptData { inline, placed: std::mem::take(pieces) };
+        let what = AgainWhat::Write { offset, data, stability, before };
+        // The list is allocated once, for its capacity.
+        pieces.reserve_exact(PIECES_MAX);
+        let again = Again::of_transfer(AgainTransfer { opened, what }, asker);
+        return Some((opened.waits(ticket), Pending::Again(again)));
+    }
     pieces.clear();
     match done {
         Ok(Progress::Later(ticket)) => {
-            return Some((ticket, Transfer { procedure: Procedure::Write, opened }));
+            return Some((opened.waits(ticket), Pending::transfer(Procedure::Write, opened)));
         }
         Ok(Progress::Done(WriteDone { count, committed })) => {
-            let volume = exports.volume(&opened);
-            let (store, fsid) = (volume.store(), volume.profile().fsid);
-            let verifier = store.write_verifier();
+            let exports = &*exports;
+            let verifier = exports.volume(&opened).store().write_verifier();
             // As `WriteOk`, with the attributes written from where they are: they are large to move.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
                 writer.optional(before.as_ref())?;
-                let after = store.stat(opened.object).ok();
-                writer.optional(after.map(|found| words::attributes(&found, fsid)).as_ref())?;
+                writer.optional(exports.after(&opened).as_ref())?;
                 writer.u32(count)?;
                 writer.value(&stable(committed))?;
                 writer.value(&verifier)
             });
         }
         Err(blocked) => {
-            let after = exports.attributes(&opened);
+            let after = exports.after(&opened);
             answer_write(reply, Err(blocked.into()), WccData { before, after });
         }
     }
@@ -201,7 +213,7 @@ pub(super) fn commit<S: Store + ?Sized>(
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-) -> Option<(Ticket, Transfer)> {
+) -> Option<(WaitsFor, Pending)> {
     let arguments = decode::<CommitArguments<'_>>(call, reply)?;
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
@@ -216,11 +228,16 @@ pub(super) fn commit<S: Store + ?Sized>(
     let done = match volume.commit(opened.object, arguments.offset, arguments.count) {
         Ok(Progress::Done(())) => Ok(volume.store().write_verifier()),
         Ok(Progress::Later(ticket)) => {
-            return Some((ticket, Transfer { procedure: Procedure::Commit, opened }));
+            return Some((opened.waits(ticket), Pending::transfer(Procedure::Commit, opened)));
         }
-        Err(blocked) => Err(blocked.into()),
+        Err(Blocked::Fails(error)) => Err(error),
+        Err(Blocked::Waits(ticket)) => {
+            let (offset, count) = (arguments.offset, arguments.count);
+            let again = AgainTransfer { opened, what: AgainWhat::Commit { offset, count, before } };
+            return Some((opened.waits(ticket), Pending::Again(Again::of_transfer(again, asker))));
+        }
     };
-    answer_commit(reply, done, WccData { before, after: exports.attributes(&opened) });
+    answer_commit(reply, done, WccData { before, after: exports.after(&opened) });
     None
 }
 
@@ -239,10 +256,9 @@ pub(super) struct Transfer {
     opened: ResolvedHandle,
 }
 
-impl Transfer {
-    /// The place of its store.
-    pub(super) fn share(&self) -> usize {
-        self.opened.share
+impl Pending {
+    fn transfer(procedure: Procedure, opened: ResolvedHandle) -> Pending {
+        Pending::Transfer(Transfer { procedure, opened })
     }
 }
 
@@ -255,22 +271,112 @@ pub(super) fn finish<S: Store + ?Sized>(
     pieces: &mut Vec<Shared>,
 ) {
     let opened = &pending.opened;
-    let fsid = exports.fsid(opened);
     let store = exports.volume_mut(opened).store_mut();
     let done = store.finish(ticket, pieces);
     let verifier = store.write_verifier();
-    let after = store.stat_after(opened.object).ok().map(|found| words::attributes(&found, fsid));
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
-    let file = WccData { before: None, after };
+    let file = WccData { before: None, after: exports.after(opened) };
     match (pending.procedure, done) {
-        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || after, pieces),
+        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || file.after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
         (_, Ok(_)) => answer_commit(reply, Ok(verifier), file),
-        (Procedure::Read, Err(error)) => answer_read(reply, Err(error), || after, pieces),
+        (Procedure::Read, Err(error)) => answer_read(reply, Err(error), || file.after, pieces),
         (Procedure::Write, Err(error)) => answer_write(reply, Err(error), file),
         (_, Err(error)) => answer_commit(reply, Err(error), file),
     }
     pieces.clear();
+}
+
+/// A READ, WRITE or COMMIT that could not begin, because a step that reads had no answer.
+pub(super) struct AgainTransfer {
+    opened: ResolvedHandle,
+    what: AgainWhat,
+}
+
+enum AgainWhat {
+    Read { offset: u64, count: u32 },
+    Write { offset: u64, data: KeptData, stability: Stability, before: Option<WccAttributes> },
+    Commit { offset: u64, count: u32, before: Option<WccAttributes> },
+}
+
+/// The data of a WRITE that waits: in one of the two.
+struct KeptData {
+    inline: Box<[u8]>,
+    placed: Vec<Shared>,
+}
+
+/// What it came to.
+pub(super) enum AnsweredTransfer {
+    Read { done: Result<ReadDone, FsError>, after: PostOpAttributes, pieces: Vec<Shared> },
+    Write { done: Result<(WriteDone, Verifier), FsError>, file: WccData },
+    Commit { done: Result<Verifier, FsError>, file: WccData },
+}
+
+impl AgainTransfer {
+    /// Begins it again. `Err`: what it waits for, and what is left to do then.
+    pub(super) fn run<S: Store + ?Sized>(
+        self,
+        exports: &mut ExportTable<S>,
+        now: Timestamp,
+    ) -> Result<AnsweredTransfer, (WaitsFor, Result<Transfer, AgainTransfer>)> {
+        let AgainTransfer { opened, what } = self;
+        let volume = exports.volume_mut(&opened);
+        let verifier = volume.store().write_verifier();
+        let (user, object) = (&opened.caller, opened.object);
+        let later = |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened })));
+        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, what })));
+        match what {
+            AgainWhat::Read { offset, count } => {
+                let mut pieces = Vec::with_capacity(PIECES_MAX);
+                let done = match volume.read(user, object, (offset, count), &mut pieces, now) {
+                    Ok(Progress::Done(done)) => Ok(done),
+                    Ok(Progress::Later(ticket)) => return later(Procedure::Read, ticket),
+                    Err(Blocked::Waits(ticket)) => return again(ticket, what),
+                    Err(Blocked::Fails(error)) => Err(error),
+                };
+                Ok(AnsweredTransfer::Read { done, after: exports.after(&opened), pieces })
+            }
+            AgainWhat::Write { offset, mut data, stability, before } => {
+                let octets = if data.placed.is_empty() {
+                    WriteData::Inline(&data.inline)
+                } else {
+                    WriteData::Placed(&mut data.placed)
+                };
+                let done = match volume.write(user, object, offset, octets, stability, now) {
+                    Ok(Progress::Done(done)) => Ok((done, verifier)),
+                    Ok(Progress::Later(ticket)) => return later(Procedure::Write, ticket),
+                    Err(Blocked::Waits(ticket)) => {
+                        return again(ticket, AgainWhat::Write { offset, data, stability, before });
+                    }
+                    Err(Blocked::Fails(error)) => Err(error),
+                };
+                Ok(AnsweredTransfer::Write { done, file: WccData { before, after: exports.after(&opened) } })
+            }
+            AgainWhat::Commit { offset, count, before } => {
+                let done = match volume.commit(object, offset, count) {
+                    Ok(Progress::Done(())) => Ok(verifier),
+                    Ok(Progress::Later(ticket)) => return later(Procedure::Commit, ticket),
+                    Err(Blocked::Waits(ticket)) => return again(ticket, what),
+                    Err(Blocked::Fails(error)) => Err(error),
+                };
+                Ok(AnsweredTransfer::Commit { done, file: WccData { before, after: exports.after(&opened) } })
+            }
+        }
+    }
+}
+
+impl AnsweredTransfer {
+    /// Answers with it.
+    pub(super) fn send(self, reply: &mut Reply<'_>) {
+        match self {
+            AnsweredTransfer::Read { done, after, mut pieces } => {
+                let done = done.map(|done| cut_read(done, reply, &mut pieces));
+                answer_read(reply, done, || after, &mut pieces);
+            }
+            AnsweredTransfer::Write { done, file } => answer_write(reply, done, file),
+            AnsweredTransfer::Commit { done, file } => answer_commit(reply, done, file),
+        }
+    }
 }
 
 /// Finds the data of a WRITE behind the other arguments, of which perhaps not all have arrived.
@@ -316,71 +422,92 @@ fn take_pieces(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Optio
     (left == 0).then_some(())
 }
 
-/// Answers READLINK. A path is not in registered memory, so it is copied if it must be; that is rare: clients
-/// ask for it inline, or in the Reply chunk.
+/// What READLINK ends with.
+pub(super) struct LinkRead {
+    path: Result<Vec<u8>, FsError>,
+    attributes: PostOpAttributes,
+}
+
 pub(super) fn readlink<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
-    call: &Call<'_>,
-    reply: &mut Reply<'_>,
+    arguments: &ReadlinkArguments<'_>,
     now: Timestamp,
-) {
-    let Some(arguments) = decode::<ReadlinkArguments<'_>>(call, reply) else { return };
-    let opened = match exports.open(asker, arguments.symlink) {
-        Ok(opened) => opened,
-        Err(error) => {
-            let failed: ReadlinkReply<'_> = Err(failure(error, None));
-            return failed.send(reply);
-        }
-    };
-    let mut space = [0; LINK_SPACE];
-    let volume = exports.volume(&opened);
-    let path = volume.stat(opened.object).and_then(|seen| volume.read_link(&seen, &mut space, now));
-    let attributes = exports.attributes(&opened);
-    let path = match path {
-        Ok(path) => path,
-        Err(blocked) => {
-            let failed: ReadlinkReply<'_> = Err(failure(blocked.into(), attributes));
-            return failed.send(reply);
-        }
-    };
-    let len = path.len() as u32;
-    let item = match reply.item(len) {
-        Placement::Inline => Item::Inline(path),
-        Placement::Reduced => {
-            let has_room = reply.has_results_room(len);
-            let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| has_room) else {
-                reply.forget_results();
-                let failed: ReadlinkReply<'_> = Err(failure(FsError::Busy, attributes));
-                return failed.send(reply);
-            };
-            buf.copy_from_slice(path);
-            reply.piece(buf.share());
-            Item::Reduced { index: 0, len }
-        }
-    };
-    let results: ReadlinkReply<'_> = Ok(ReadlinkOk { attributes, path: Path(item) });
-    results.send(reply);
+) -> Result<LinkRead, WaitsFor> {
+    let (path, attributes) = exports.with_object(asker, arguments.symlink, |exports, opened, seen| {
+        let mut space = [0; LINK_SPACE];
+        exports.volume(opened).read_link(seen, &mut space, now).map(<[u8]>::to_vec)
+    })?;
+    Ok(LinkRead { path, attributes })
 }
 
-/// Runs SYMLINK. `None`: it could not be decoded, and is answered.
-pub(super) fn symlink<S: Store + ?Sized>(
+impl LinkRead {
+    /// Answers with it. A path is not in registered memory, so it is copied if it must be; that is rare: clients ask for it
+    /// inline, or in the Reply chunk.
+    pub(super) fn send<S: Store + ?Sized>(&self, exports: &ExportTable<S>, reply: &mut Reply<'_>) {
+        let attributes = self.attributes;
+        let path = match &self.path {
+            Ok(path) => &path[..],
+            Err(error) => {
+                let failed: ReadlinkReply<'_> = Err(failure(*error, attributes));
+                return failed.send(reply);
+            }
+        };
+        let len = path.len() as u32;
+        let item = match reply.item(len) {
+            Placement::Inline => Item::Inline(path),
+            Placement::Reduced => {
+                let has_room = reply.has_results_room(len);
+                let Some(mut buf) = exports.pool.take_len(path.len()).filter(|_| has_room) else {
+                    reply.forget_results();
+                    let failed: ReadlinkReply<'_> = Err(failure(FsError::Busy, attributes));
+                    return failed.send(reply);
+                };
+                buf.copy_from_slice(path);
+                reply.piece(buf.share());
+                Item::Reduced { index: 0, len }
+            }
+        };
+        let results: ReadlinkReply<'_> = Ok(ReadlinkOk { attributes, path: Path(item) });
+        results.send(reply);
+    }
+}
+
+/// Answers SYMLINK, whose path may have been placed.
+pub(super) fn symlink_call<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     call: &mut Call<'_>,
     reply: &mut Reply<'_>,
     now: Timestamp,
-) -> Option<Created> {
-    let arguments = decode::<SymlinkArguments<'_>>(call, reply)?;
+) -> Outcome {
+    let Some(mut arguments) = decode::<SymlinkArguments<'_>>(call, reply) else { return Outcome::Done };
     let mut buf = [0; STRING_LEN_CAP as usize];
-    let path = match arguments.path.0 {
-        Item::Inline(octets) => Some(octets),
-        Item::Reduced { index, len } => gather(call.placed(index), len, &mut buf),
-    };
-    Some(make(exports, asker, &arguments.place, |volume, user, at| {
-        let path = path.ok_or(FsError::Busy)?;
+    if let Item::Reduced { index, len } = arguments.path.0 {
+        let Some(path) = gather(call.placed(index), len, &mut buf) else {
+            let attributes = WccData::default();
+            let failed: Created = Err(failure(FsError::Busy, attributes));
+            failed.send(reply);
+            return Outcome::Done;
+        };
+        arguments.path = Path(Item::Inline(path));
+    }
+    let again = || Again::new(Procedure::Symlink, &arguments, asker);
+    let begun = symlink(exports, asker, &arguments, now);
+    exports.answer(begun, again, Program::Nfs, call.token(), reply)
+}
+
+/// Runs SYMLINK, whose path is inline.
+pub(super) fn symlink<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    asker: &CallContext<'_>,
+    arguments: &SymlinkArguments<'_>,
+    now: Timestamp,
+) -> Begun {
+    make(exports, asker, &arguments.place, |volume, user, at| {
+        let Item::Inline(path) = arguments.path.0 else { return Err(FsError::Fault.into()) };
         volume.make_symlink(user, at, path, &words::update(&arguments.attributes), now)
-    }))
+    })
 }
 
 /// Copies `len` placed octets together. `None` if there was no memory to place them in.

@@ -1,23 +1,44 @@
 //! Calls that wait for a store, and the service of each.
+//!
+//! ```text
+//! a step that reads waits ──▶ Again ──▶ run from its start ──▶ Answered ──▶ finish
+//! a step that changes, later ──▶ Acting ──▶ its end ──┐            ▲
+//! its changes go to stable storage ──▶ Changed ◀──────┘            │
+//! READ, WRITE, COMMIT, later ──▶ Transfer ──▶ finish      (all is there already)
+//! ```
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_rpc::{Outcome, Reply, Token};
-use stag_wire::nfs3::{LinkReply, RemoveReply, RenameReply, SetattrReply};
-use stag_wire::nfsacl::SetaclReply;
+use stag_vfs::{Finished, FsError, ObjectStat, Progress, Store, Ticket, Timestamp};
+use stag_wire::nfs3::{
+    LinkOk, LinkReply, RemoveOk, RemoveReply, RenameOk, RenameReply, SetattrOk, SetattrReply, WccAttributes,
+    WccData,
+};
+use stag_wire::nfsacl::{SetaclOk, SetaclReply};
 
-use super::ExportTable;
-use super::nfs::{Answer, Created};
+use super::nfs::{Answer, Created, Found};
+use super::rerun::{Again, Answered};
 use super::transfer::{self, Transfer};
 use super::words::failure;
-use stag_vfs::{FsError, Store, Ticket};
+use super::{ExportTable, ResolvedHandle};
 
 /// A service that leaves Calls for later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Nfs,
     Nfsacl,
+    Mount,
+}
+
+/// What a Call waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct WaitsFor {
+    /// The place of the store.
+    pub(super) share: usize,
+    pub(super) ticket: Ticket,
 }
 
 /// Calls that stores are at: a list for each store, in the places that their tickets say.
@@ -25,7 +46,11 @@ pub(super) enum Program {
 pub(super) struct Waiting {
     lists: Vec<Vec<Option<PendingCall>>>,
     /// The one of them that its store told of.
-    ready: Option<(usize, Ticket)>,
+    ready: Option<WaitsFor>,
+    /// The wall clock in this pass.
+    time: Timestamp,
+    /// Those that waited and have their answer.
+    answered: VecDeque<(Program, Token, Answered)>,
 }
 
 /// One of them.
@@ -37,10 +62,98 @@ struct PendingCall {
 
 /// What is left to do.
 pub(super) enum Pending {
+    /// A step that reads had no answer: the procedure is run again.
+    Again(Again),
+    /// The step that changes something is under way.
+    Acting(Acting),
     /// READ, WRITE and COMMIT: the store has the result.
     Transfer(Transfer),
     /// All is done, and these are the results; but they may not be known before they are on stable storage.
     Changed(Changed),
+}
+
+/// How far a procedure is that changes names or attributes.
+pub(super) enum Begun {
+    /// These are its results.
+    Over(Changed),
+    /// A step that reads had no answer.
+    Waits(WaitsFor),
+    /// The step that changes something is under way.
+    Acts(WaitsFor, Acting),
+}
+
+/// What a procedure ends with that changes something.
+#[derive(Clone, Copy)]
+pub(super) enum Ending {
+    Setattr,
+    Make,
+    Remove,
+    /// The other directory, if it is another one, as it was before.
+    Rename {
+        to: Option<ResolvedHandle>,
+        before: Option<WccAttributes>,
+    },
+    Link {
+        file: Option<ResolvedHandle>,
+    },
+    Setacl,
+}
+
+/// A procedure that changes `opened`, unless that could not be opened.
+pub(super) struct Acting {
+    pub(super) what: Ending,
+    pub(super) opened: Option<ResolvedHandle>,
+    pub(super) before: Option<WccAttributes>,
+}
+
+impl Acting {
+    /// The results, once it is known what the change came to: an object that was made, if one was. What was changed is then on
+    /// its way to stable storage.
+    pub(super) fn conclude<S: Store + ?Sized>(
+        self,
+        exports: &mut ExportTable<S>,
+        outcome: Result<Option<ObjectStat>, FsError>,
+    ) -> Changed {
+        let Acting { what, opened, before } = self;
+        let mut wcc = WccData { before, after: None };
+        if let Some(opened) = &opened {
+            if let Progress::Later(ticket) = exports.volume_mut(opened).store_mut().sync_changes() {
+                exports.uncommitted = Some(opened.waits(ticket));
+            }
+            wcc.after = exports.after(opened);
+        }
+        match what {
+            Ending::Setattr => Changed::Setattr(
+                outcome.map(|_| SetattrOk { object: wcc }).map_err(|error| failure(error, wcc)),
+            ),
+            Ending::Make => {
+                let made = outcome.and_then(|made| Ok((made, opened.ok_or(FsError::Fault)?)));
+                Changed::Created(
+                    made.map(|(made, opened)| Found::new(exports, &opened, made.as_ref(), wcc))
+                        .map_err(|error| failure(error, wcc)),
+                )
+            }
+            Ending::Remove => Changed::Remove(
+                outcome.map(|_| RemoveOk { directory: wcc }).map_err(|error| failure(error, wcc)),
+            ),
+            Ending::Rename { to, before } => {
+                let to = to.map_or(wcc, |to| WccData { before, after: exports.after(&to) });
+                let attributes = RenameOk { from: wcc, to };
+                Changed::Rename(outcome.map(|_| attributes).map_err(|error| failure(error, attributes)))
+            }
+            Ending::Link { file } => {
+                let attributes = file.and_then(|file| exports.after(&file));
+                let attributes = LinkOk { attributes, directory: wcc };
+                Changed::Link(outcome.map(|_| attributes).map_err(|error| failure(error, attributes)))
+            }
+            Ending::Setacl => {
+                let attributes = wcc.after;
+                Changed::Setacl(
+                    outcome.map(|_| SetaclOk { attributes }).map_err(|error| failure(error, attributes)),
+                )
+            }
+        }
+    }
 }
 
 /// Results of a procedure on names or attributes.
@@ -55,7 +168,7 @@ pub(super) enum Changed {
 
 impl Changed {
     /// Sends the results, or that they are not to be relied on.
-    fn send(self, committed: Result<(), FsError>, reply: &mut Reply<'_>) {
+    pub(super) fn send(self, committed: Result<(), FsError>, reply: &mut Reply<'_>) {
         /// Of results: those of a failure, with the attributes of the success.
         macro_rules! unless_failed {
             ($results:expr, $ok:pat => $attributes:expr) => {
@@ -78,11 +191,10 @@ impl Changed {
 }
 
 impl Waiting {
-    /// Keeps a Call until the store number `share` is done with it.
-    pub(super) fn add(
+    /// Keeps a Call until its store is done with it.
+    fn add(
         &mut self,
-        share: usize,
-        ticket: Ticket,
+        WaitsFor { share, ticket }: WaitsFor,
         program: Program,
         token: Token,
         pending: Pending,
@@ -99,73 +211,147 @@ impl Waiting {
         places[place] = Some(PendingCall { token, program, pending });
     }
 
-    fn at(&self, (share, ticket): (usize, Ticket)) -> Option<&PendingCall> {
+    fn at(&self, WaitsFor { share, ticket }: WaitsFor) -> Option<&PendingCall> {
         self.lists.get(share)?.get(ticket.0 as usize)?.as_ref()
     }
 
     /// Takes out the Call that a store told of.
-    fn take_ready(&mut self, token: Token) -> Option<(usize, Ticket, Pending)> {
-        let (share, ticket) = self.ready.take()?;
-        let waiter = self.lists[share].get_mut(ticket.0 as usize)?.take()?;
-        debug_assert_eq!(waiter.token, token, "the engine asks for what it was told of");
-        Some((share, ticket, waiter.pending))
+    fn take_ready(&mut self) -> Option<(WaitsFor, PendingCall)> {
+        let ready = self.ready.take()?;
+        let waiter = self.lists.get_mut(ready.share)?.get_mut(ready.ticket.0 as usize)?.take()?;
+        Some((ready, waiter))
+    }
+
+    /// The answer of a Call that waited, if that is the next.
+    fn take_answered(&mut self, token: Token) -> Option<Answered> {
+        let at = self.answered.iter().position(|(_, answered, _)| *answered == token)?;
+        self.answered.remove(at).map(|(_, _, answered)| answered)
     }
 }
 
 impl<S: Store + ?Sized> ExportTable<S> {
-    /// The next Call of a service that its store is done with. One of the other service is kept until that asks.
-    pub(super) fn poll_later(&mut self, program: Program, now: Duration) -> Option<Token> {
-        if self.waiting.ready.is_none() {
-            let stores = self.shares.iter_mut().enumerate();
-            self.waiting.ready = stores
-                .filter_map(|(share, (_, volume))| Some((share, volume.store_mut().poll_later(now)?)))
-                .next();
+    /// The next Call of a service that can be answered. One of the other service is kept until that asks. `time` is the wall
+    /// clock.
+    pub(super) fn poll_later(&mut self, program: Program, now: Duration, time: Timestamp) -> Option<Token> {
+        self.waiting.time = time;
+        loop {
+            if let Some((_, token, _)) = self.waiting.answered.iter().find(|(other, ..)| *other == program) {
+                return Some(*token);
+            }
+            if self.waiting.ready.is_none() {
+                let stores = self.shares.iter_mut().enumerate();
+                let mut ready = stores.filter_map(|(share, (_, volume))| {
+                    volume.store_mut().poll_later(now).map(|ticket| WaitsFor { share, ticket })
+                });
+                self.waiting.ready = ready.next();
+            }
+            let ready = self.waiting.ready?;
+            match self.waiting.at(ready).map(|waiter| (waiter.program, waiter.token, &waiter.pending)) {
+                Some((other, ..)) if other != program => return None,
+                Some((_, _, Pending::Again(_) | Pending::Acting(_))) => self.advance(time),
+                Some((_, token, _)) => return Some(token),
+                None => {
+                    // Its Call was told to try again: the store keeps the answer.
+                    self.waiting.ready = None;
+                    let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
+                }
+            }
         }
-        let Some(waiter) = self.waiting.at(self.waiting.ready?) else {
-            debug_assert!(false, "a ticket of no Call");
-            self.waiting.ready = None;
-            return None;
+    }
+
+    /// Goes on with the Call that its store told of, as far as it gets.
+    fn advance(&mut self, time: Timestamp) {
+        let Some((ready, PendingCall { token, program, pending })) = self.waiting.take_ready() else {
+            return;
         };
-        (waiter.program == program).then_some(waiter.token)
+        let finished = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
+        let next = match pending {
+            Pending::Again(again) => again.run(self, time),
+            Pending::Acting(acting) => {
+                let outcome = finished.map(|finished| match finished {
+                    Finished::Made(made) => Some(made),
+                    _ => None,
+                });
+                let changed = acting.conclude(self, outcome);
+                Err((self.uncommitted.take(), Pending::Changed(changed)))
+            }
+            pending => Err((Some(ready), pending)),
+        };
+        match next {
+            Ok(answered) => self.waiting.answered.push_back((program, token, answered)),
+            Err((None, Pending::Changed(changed))) => {
+                self.waiting.answered.push_back((program, token, Answered::Changed(changed)));
+            }
+            Err((Some(waits), pending)) => self.waiting.add(waits, program, token, pending),
+            Err((None, _)) => {}
+        }
     }
 
     /// Answers the Call that [`ExportTable::poll_later`] told of.
     pub(super) fn finish(&mut self, token: Token, reply: &mut Reply<'_>, pieces: &mut Vec<Shared>) {
-        let Some((share, ticket, pending)) = self.waiting.take_ready(token) else {
-            return reply.system_error();
-        };
-        match pending {
+        if let Some(answered) = self.waiting.take_answered(token) {
+            let time = self.waiting.time;
+            answered.send(self, reply, time);
+            return Self::refuse_for_memory(reply);
+        }
+        let Some((ready, waiter)) = self.waiting.take_ready() else { return reply.system_error() };
+        debug_assert_eq!(waiter.token, token, "the engine asks for what it was told of");
+        match waiter.pending {
             Pending::Transfer(pending) => {
-                transfer::finish(self, ticket, &pending, reply, pieces);
+                transfer::finish(self, ready.ticket, &pending, reply, pieces);
                 Self::refuse_for_memory(reply);
             }
             Pending::Changed(results) => {
-                let committed = self.shares[share].1.store_mut().finish(ticket, pieces);
+                let committed = self.shares[ready.share].1.store_mut().finish(ready.ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
+            Pending::Again(_) | Pending::Acting(_) => reply.system_error(),
         }
     }
 
     /// The Call is abandoned: what a READ has read goes back to its pool.
     pub(super) fn abandon(&mut self, token: Token, pieces: &mut Vec<Shared>) {
-        let Some((share, ticket, _)) = self.waiting.take_ready(token) else { return };
-        let _ = self.shares[share].1.store_mut().finish(ticket, pieces);
+        if self.waiting.take_answered(token).is_some() {
+            return;
+        }
+        let Some((ready, _)) = self.waiting.take_ready() else { return };
+        let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, pieces);
         pieces.clear();
     }
 
-    /// Answers a procedure that changed something: now, or when that is on stable storage.
+    /// Keeps a Call until its store is done with it. Clients have a credit for each.
+    pub(super) fn keep(
+        &mut self,
+        waits: WaitsFor,
+        program: Program,
+        token: Token,
+        pending: Pending,
+    ) -> Outcome {
+        self.waiting.add(waits, program, token, pending);
+        Outcome::Later(token)
+    }
+
+    /// Answers a procedure that changes something: now, or when that is over and on stable storage. `again` keeps it until a
+    /// step that reads has an answer.
     pub(super) fn answer(
         &mut self,
-        results: Changed,
+        begun: Begun,
+        again: impl FnOnce() -> Again,
         program: Program,
         token: Token,
         reply: &mut Reply<'_>,
     ) -> Outcome {
-        let Some((share, ticket)) = self.uncommitted.take() else {
-            results.send(Ok(()), reply);
-            return Outcome::Done;
+        let (waits, pending) = match begun {
+            Begun::Over(results) => match self.uncommitted.take() {
+                Some(waits) => (waits, Pending::Changed(results)),
+                None => {
+                    results.send(Ok(()), reply);
+                    return Outcome::Done;
+                }
+            },
+            Begun::Waits(waits) => (waits, Pending::Again(again())),
+            Begun::Acts(waits, acting) => (waits, Pending::Acting(acting)),
         };
-        self.waiting.add(share, ticket, program, token, Pending::Changed(results));
-        Outcome::Later(token)
+        self.keep(waits, program, token, pending)
     }
 }

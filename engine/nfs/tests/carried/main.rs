@@ -25,3 +25,9 @@ const IS_CARRIED: bool = true;
 
 /// Versions that both ends speak.
 const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = pair::PLAIN;
+
+/// Whether the store finishes READ, WRITE and COMMIT later, and does not tell what the file was before.
+const IS_LATE: bool = false;

@@ -1,6 +1,7 @@
 //! A client and a server, and the world between them. With [`IS_CARRIED`](crate::IS_CARRIED) the server is a group of two engines:
 //! the client is connected to one of them, and all files are at the other.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use stag_rpc::{
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_stores::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
-use stag_vfs::{Store, Timestamp};
+use stag_vfs::{Store, Timestamp, Usage};
 use stag_wire::nfs3::{CreateArguments, CreateHow, DirectoryName, Handle, Name, SetAttributes};
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::rpcbind::netid;
@@ -34,6 +35,14 @@ const PAGES: usize = 2048;
 /// Pages of an engine without files.
 const ENTRY_PAGES: usize = 640;
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes a store of one in memory, and gives that back.
+pub(crate) type Stores = (fn(MemoryStore) -> Box<dyn Store>, fn(&dyn Any) -> &MemoryStore);
+
+/// It is the store itself.
+#[allow(dead_code, reason = "not where there are others")]
+pub(crate) const PLAIN: Stores =
+    (|store| Box::new(store), |store| store.downcast_ref().expect("a store in memory"));
 
 type Files = dyn Store;
 type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
@@ -51,6 +60,7 @@ pub(crate) struct Pair {
     /// The root of the first export.
     pub(crate) root: Vec<u8>,
     /// What NLM and NSM know.
+    #[allow(dead_code, reason = "for the tests of locks")]
     pub(crate) locking: SharedLocking,
 }
 
@@ -190,7 +200,7 @@ impl Pair {
                 names_max: 20_000,
                 root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
             };
-            Box::new(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+            (crate::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
         })
     }
 
@@ -258,11 +268,17 @@ impl Pair {
     /// What the first export's store, which is in memory, did with data.
     pub(crate) fn memory_statistics(&mut self) -> MemoryStoreStatistics {
         let exports = self.server.services_mut().0.exports().borrow();
-        let store: &dyn std::any::Any = exports.shares()[0].1.store();
-        store.downcast_ref::<MemoryStore>().expect("a store in memory").statistics()
+        (crate::STORES.1)(exports.shares()[0].1.store()).statistics()
+    }
+
+    /// Space of the first export's store, which is in memory.
+    pub(crate) fn memory_usage(&mut self) -> Usage {
+        let exports = self.server.services_mut().0.exports().borrow();
+        (crate::STORES.1)(exports.shares()[0].1.store()).usage().unwrap()
     }
 
     /// The memory that a WRITE's data is placed in.
+    #[allow(dead_code, reason = "not in every program")]
     pub(crate) fn entry_pool(&self) -> Pool {
         self.entry.as_ref().unwrap_or(&self.server).pools().payload.clone()
     }

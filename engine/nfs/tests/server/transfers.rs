@@ -236,8 +236,7 @@ fn a_full_server_says_so() {
         let (found, _) = read(&mut pair, &file, start, count as u32, true);
         assert!(found == octets[..count as usize]);
     }
-    let exports = pair.server.services_mut().0.exports().clone();
-    assert_eq!(exports.borrow().shares()[0].1.store().usage().unwrap().bytes_free, 0);
+    assert_eq!(pair.memory_usage().bytes_free, 0);
 }
 
 /// A READ without a Write chunk copies its data into a Long Reply, which is as long as there is memory for.

@@ -68,7 +68,7 @@ fn reads_in_flight_are_never_torn() {
         let [in_server, in_client] =
             [pair.server.config(), pair.client.config()].map(EngineConfig::target_pages);
         pair.until(|pair| (pair.server.pools().payload.outstanding() <= 16 + 6 + in_server).then_some(()));
-        let used = pair.server.services_mut().0.exports().borrow().shares()[0].1.store().usage().unwrap();
+        let used = pair.memory_usage();
         assert_eq!((used.bytes_total - used.bytes_free) as usize, 6 * PAGE);
         assert!(pair.client.pools().payload.outstanding() <= in_client);
     });

@@ -32,7 +32,7 @@ impl DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
-        policy::admit_read(user, &found.guarded(), None)?;
+        policy::admit_read(user, &found.guarded(), || None)?;
         let file = tree.reopen(index, false).map_err(status)?;
         self.transfers.admit_read(*transfer, file, found.size);
         Ok(())
@@ -43,7 +43,7 @@ impl DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
-        policy::admit_write(user, &found.guarded(), None)?;
+        policy::admit_write(user, &found.guarded(), || None)?;
         if self.transfers.end_if_empty(*transfer) {
             return Ok(());
         }
@@ -52,7 +52,8 @@ impl DirectoryStore {
         let file = kept.map_or_else(|| tree.reopen(index, true), Ok).map_err(status)?;
         // Before the data, as the kernel does: what is in the file must not run as its owner any more.
         if let Some(mode) = policy::mode_after_write(user, found.mode) {
-            system::change_mode(tree.path_fd(index)?.as_fd(), mode).map_err(status)?;
+            let look = tree.open_to_look(index).map_err(status)?;
+            system::change_mode(look.as_fd(), mode).map_err(status)?;
             self.asked.clear();
         }
         // Without a place for its descriptor, data that is lost before COMMIT would go unnoticed.

@@ -36,7 +36,7 @@ pub(super) fn set(store: &mut DirectoryStore, seen: &ObjectStat, set: &Update) -
             ftruncate(&**file, *size).map_err(status)?;
         }
         // After the size, whose change sets a time.
-        set_times(look.as_fd(), set.atime, set.mtime)
+        set_times(look.as_fd(), set.atime, set.mtime).map(drop)
     };
     rest().inspect_err(|_| {
         // If that fails too, it cannot be reported: the Reply shows the attributes as they are.

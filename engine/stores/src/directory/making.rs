@@ -72,35 +72,36 @@ impl DirectoryStore {
         let made = Made { kind, wanted, above, began: system::file_time() };
         let above_fd = look.as_fd();
         let opened = self.act_as(user, Some(&maker), || make(above_fd, name, what, mode)).map_err(status)?;
-        let (index, made) = match opened {
+        let (index, found, made) = match opened {
             Some(file) => {
                 let made = stat(&file).map_err(status)?;
-                self.dress_file(&file, &made, user, wanted)
+                let found = self
+                    .dress_file(&file, &made, user, wanted)
                     .inspect_err(|_| self.take_back(user, &look, name, made.fileid, AtFlags::empty()))?;
-                let (index, _) = find_made(tree, parent, name, |found| found.fileid == made.fileid)?;
-                let file = tree.keep_opened(index, file, true);
-                (index, self.sync.then(|| (tree.id(index).fileid, file)))
+                let (index, file) = tree.note_made(parent, name, file, &found).map_err(status)?;
+                (index, found, self.sync.then(|| (tree.id(index).fileid, file)))
             }
             None => {
                 let (index, found) = find_made(tree, parent, name, |found| made.may_be(found))?;
                 let flags = if kind == ObjectKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 // Before it gets a mode that may forbid us to open it.
-                let target = self.target(tree, index).and_then(|target| {
-                    if made.is_newborn(&found) {
-                        self.dress(tree, index, &found, user, wanted)?;
-                    }
-                    Ok(target)
+                let dressed = self.target(tree, index).and_then(|target| {
+                    let found = if made.is_newborn(&found) {
+                        self.dress(tree, index, &found, user, wanted)?
+                    } else {
+                        found
+                    };
+                    Ok((found, target))
                 });
-                let target = target.inspect_err(|_| {
+                let (found, target) = dressed.inspect_err(|_| {
                     if made.is_newborn(&found) {
                         self.take_back(user, &look, name, found.fileid, flags);
                     }
                 })?;
-                (index, target)
+                (index, found, target)
             }
         };
         self.changed.extend([target, made].into_iter().flatten());
-        let found = stat(&*tree.path_fd(index)?).map_err(status)?;
         Ok(found.attributes(tree.id(index)))
     }
 
@@ -141,31 +142,39 @@ impl DirectoryStore {
         }
     }
 
-    /// Gives a new file what its making could not.
+    /// Gives a new file what its making could not. Returns what it is then.
     fn dress_file(
         &self,
         file: &OwnedFd,
         made: &Stat,
         user: &UserIdentity,
         wanted: &NewAttributes,
-    ) -> Result<(), FsError> {
+    ) -> Result<Stat, FsError> {
+        let look = || stat(file).map_err(status);
+        let mut found = *made;
         if self.users.is_some() && (made.uid, made.gid) != (wanted.uid, wanted.gid) {
             let follows_directory = made.uid == wanted.uid && !wanted.has_asked_gid;
             if !follows_directory {
                 change_owner(file.as_fd(), Some(wanted.uid), Some(wanted.gid))?;
+                found = look()?;
             }
         }
         if let Some(size) = wanted.size {
             ftruncate(file, size).map_err(status)?;
+            found = look()?;
         }
         // What a change of the owner took, too.
-        if stat(file).map_err(status)?.mode != wanted.mode {
+        if found.mode != wanted.mode {
             self.act_as(user, None, || system::change_mode(file.as_fd(), wanted.mode)).map_err(status)?;
+            found = look()?;
         }
-        set_times(file.as_fd(), wanted.atime, wanted.mtime)
+        if set_times(file.as_fd(), wanted.atime, wanted.mtime)? {
+            found = look()?;
+        }
+        Ok(found)
     }
 
-    /// Gives a new object that is no file what its making could not, as the caller could.
+    /// Gives a new object that is no file what its making could not, as the caller could. Returns what it is then.
     fn dress(
         &self,
         tree: &Tree,
@@ -173,19 +182,23 @@ impl DirectoryStore {
         found: &Stat,
         user: &UserIdentity,
         wanted: &NewAttributes,
-    ) -> Result<(), FsError> {
+    ) -> Result<Stat, FsError> {
         let look = tree.path_fd(index)?;
-        let mut mode = found.mode;
+        let mut found = *found;
         if self.users.is_some() && wanted.has_asked_gid && found.gid != wanted.gid {
             let object = look.as_fd();
             self.act_as(user, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
-            mode = stat(&*look).map_err(status)?.mode;
+            found = stat(&*look).map_err(status)?;
         }
-        if found.kind != ObjectKind::Symlink && mode != wanted.mode {
+        if found.kind != ObjectKind::Symlink && found.mode != wanted.mode {
             let object = look.as_fd();
             self.act_as(user, None, || system::change_mode(object, wanted.mode)).map_err(status)?;
+            found = stat(&*look).map_err(status)?;
         }
-        set_times(look.as_fd(), wanted.atime, wanted.mtime)
+        if set_times(look.as_fd(), wanted.atime, wanted.mtime)? {
+            found = stat(&*look).map_err(status)?;
+        }
+        Ok(found)
     }
 }
 
@@ -245,9 +258,10 @@ fn own(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), E
     chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)
 }
 
-pub(super) fn set_times(file: BorrowedFd<'_>, atime: TimeUpdate, mtime: TimeUpdate) -> Result<(), FsError> {
+/// Sets times. `false`: there was nothing to set.
+pub(super) fn set_times(file: BorrowedFd<'_>, atime: TimeUpdate, mtime: TimeUpdate) -> Result<bool, FsError> {
     if (atime, mtime) == (TimeUpdate::Keep, TimeUpdate::Keep) {
-        return Ok(());
+        return Ok(false);
     }
     let time = |set| match set {
         TimeUpdate::Keep => Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
@@ -255,5 +269,6 @@ pub(super) fn set_times(file: BorrowedFd<'_>, atime: TimeUpdate, mtime: TimeUpda
         TimeUpdate::To(time) => Timespec { tv_sec: time.seconds, tv_nsec: time.nanoseconds.into() },
     };
     let times = Timestamps { last_access: time(atime), last_modification: time(mtime) };
-    utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(status)
+    utimensat(file, c"", &times, AtFlags::EMPTY_PATH).map_err(status)?;
+    Ok(true)
 }

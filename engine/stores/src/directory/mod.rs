@@ -40,6 +40,7 @@ mod listing;
 mod making;
 mod names;
 mod object;
+mod owned;
 mod recent;
 mod search;
 mod seen;
@@ -100,7 +101,7 @@ pub struct DirectoryStore {
     writing: Writing,
     unsynced: Unsynced,
     /// What files are, of which transfers ended, since those did.
-    finished: Seen,
+    finished: RefCell<Seen>,
     /// How many were over then.
     finished_for: u64,
     /// What files are, of which transfers are admitted. Empty but for that time.
@@ -158,7 +159,7 @@ impl DirectoryStore {
             syncs,
             writing: Writing::default(),
             unsynced,
-            finished: Seen::new(),
+            finished: RefCell::new(Seen::new()),
             finished_for: 0,
             asked: Seen::new(),
             limits,
@@ -274,9 +275,9 @@ impl Store for DirectoryStore {
         Ok(found.attributes(object))
     }
 
-    fn stat_after(&mut self, object: ObjectId) -> ReadStep<ObjectStat> {
-        let (_, found) = self.finished.find_stat(self.tree.get_mut(), object)?;
-        Ok(found.attributes(object))
+    fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
+        let (_, found) = self.finished.borrow_mut().find_stat(&mut self.tree.borrow_mut(), object).ok()?;
+        Some(found.attributes(object))
     }
 
     fn is_changing(&self, object: ObjectId) -> bool {
@@ -454,7 +455,7 @@ impl Store for DirectoryStore {
     fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         let tree = self.tree.get_mut();
         if tree.now != now {
-            self.finished.clear();
+            self.finished.get_mut().clear();
         }
         tree.now = now;
         tree.walk_on();
@@ -468,13 +469,13 @@ impl Store for DirectoryStore {
             let transfer = self.transfers.poll(now);
             if self.finished_for != self.transfers.ended() {
                 self.finished_for = self.transfers.ended();
-                self.finished.clear();
+                self.finished.get_mut().clear();
             }
             if let Some(transfer) = transfer {
                 return Some(Work::Transfer(transfer).ticket());
             }
             let wait = self.syncs.poll()?;
-            self.finished.clear();
+            self.finished.get_mut().clear();
             if !self.unsynced.is_own(wait) {
                 return Some(Work::Sync(wait).ticket());
             }

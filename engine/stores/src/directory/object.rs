@@ -103,10 +103,21 @@ impl Stat {
         self.place
     }
 
-    /// When it was made, since 1970, if the file system knows.
+    /// When it was made, if the file system knows.
+    pub(super) fn born_at(&self) -> Option<Timestamp> {
+        self.born
+    }
+
+    /// The same, since 1970.
     pub(super) fn born(&self) -> Option<Duration> {
         let Timestamp { seconds, nanoseconds } = self.born?;
         Some(Duration::new(seconds.try_into().ok()?, nanoseconds))
+    }
+
+    /// When it was made, if that identifies it together with its number: it was before this moment, so what gets the number
+    /// after this object is born later.
+    pub(super) fn settled_birth(&self) -> Option<Timestamp> {
+        self.born.filter(|_| self.born().is_some_and(|born| born < system::file_time()))
     }
 
     pub(super) fn is_directory(&self) -> bool {

@@ -22,17 +22,14 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
-use stag_disk::system;
-use stag_vfs::{FsError, ObjectId, ObjectKind};
+use stag_vfs::{FsError, ObjectId, ObjectKind, Timestamp};
 
 use super::object::{
     Naming, Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status,
 };
+use super::owned::open_as_owner;
 use super::recent::Recent;
 use super::search::Search;
-
-/// The bit of a mode with which a program runs as its group.
-const SET_GID: u32 = 0o2000;
 
 /// The deepest directory, and the most names that are looked at to find an object.
 const DEPTH_MAX: usize = 2048;
@@ -91,7 +88,9 @@ struct Node {
     kind: ObjectKind,
     /// A directory has one at most. None: it was moved, and has to be searched for.
     names: Vec<Name>,
-    /// To look at, and to begin names at.
+    /// When it was made, if that and the number identify it.
+    born: Option<Timestamp>,
+    /// To look at, and to begin names at. Of an open file it is the descriptor that is open.
     looked: Option<Rc<OwnedFd>>,
     /// To read or write the data, or to list.
     opened: Option<Opened>,
@@ -109,6 +108,26 @@ struct Name {
 struct Opened {
     file: Rc<OwnedFd>,
     writable: bool,
+}
+
+impl Node {
+    /// Descriptors that it keeps open.
+    fn descriptors(&self) -> usize {
+        match (&self.looked, &self.opened) {
+            (Some(looked), Some(opened)) => 2 - usize::from(Rc::ptr_eq(looked, &opened.file)),
+            (None, None) => 0,
+            _ => 1,
+        }
+    }
+}
+
+/// What a node is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// To be opened.
+    Descriptor,
+    /// To know what it is.
+    Attributes,
 }
 
 /// Why a node cannot be used.
@@ -140,6 +159,7 @@ impl Tree {
             id,
             kind: ObjectKind::Directory,
             names: Vec::new(),
+            born: None,
             looked: Some(Rc::new(root)),
             opened: None,
             checked: None,
@@ -255,21 +275,26 @@ impl Tree {
         self.node(index).looked.clone().ok_or(FsError::Busy)
     }
 
-    /// Finds an object, wherever it is by now.
+    /// Finds an object, wherever it is by now, and opens it to be looked at.
     pub(super) fn find(&mut self, id: ObjectId) -> Result<Index, FsError> {
+        self.find_as(id, Wanted::Descriptor).map(|(index, _)| index)
+    }
+
+    /// Finds an object; and says what it is if that was seen on the way.
+    fn find_as(&mut self, id: ObjectId, wanted: Wanted) -> Result<(Index, Option<Stat>), FsError> {
         // Each round loses a name that was wrong, so few are needed.
         for _ in 0..2 * NAMES_MAX {
             let known = self.known(id.fileid).filter(|index| self.node(*index).id == id);
-            let Some(index) = known else { return self.recover(id) };
-            match self.check_chain(index) {
-                Ok(()) => return Ok(index),
+            let Some(index) = known else { return self.recover(id).map(|index| (index, None)) };
+            match self.check_chain(index, wanted) {
+                Ok(seen) => return Ok((index, seen)),
                 Err(Trouble::Error(error)) => return Err(status(error)),
                 Err(Trouble::Lost(lost)) if lost == index => {
                     if self.is_deleted(index) {
                         self.remove(index);
                         return Err(FsError::Stale);
                     }
-                    return self.recover(id);
+                    return self.recover(id).map(|index| (index, None));
                 }
                 Err(Trouble::Lost(lost)) => match self.recover(self.id(lost)) {
                     Ok(_) => {}
@@ -282,9 +307,12 @@ impl Tree {
         Err(FsError::Busy)
     }
 
-    /// Finds an object, and what it is.
+    /// Finds an object, and what it is. It may not be open then: see [`Tree::open`].
     pub(super) fn find_stat(&mut self, id: ObjectId) -> Result<(Index, Stat), FsError> {
-        let index = self.find(id)?;
+        let (index, seen) = self.find_as(id, Wanted::Attributes)?;
+        if let Some(found) = seen {
+            return Ok((index, found));
+        }
         let found = stat(&*self.path_fd(index)?).map_err(status)?;
         if found.nlink == 0 {
             self.remove(index);
@@ -306,11 +334,17 @@ impl Tree {
     }
 
     /// Sees that names lead from the root to a node, and opens what is not open.
-    pub(super) fn check_chain(&mut self, index: Index) -> Result<(), Trouble> {
+    ///
+    /// The last of them, `index`, is opened if its descriptor is wanted. If it was looked at by its name, this is what it is.
+    fn check_chain(&mut self, index: Index, wanted: Wanted) -> Result<Option<Stat>, Trouble> {
         let mut chain = std::mem::take(&mut self.chain);
         let result = self.collect_chain(index, &mut chain).and_then(|()| {
+            let mut seen = None;
             // From the top: each is looked up in the one above it.
-            chain.iter().rev().try_for_each(|index| self.check(*index))
+            for at in chain.iter().rev() {
+                seen = Some(self.check(*at, if *at == index { wanted } else { Wanted::Descriptor })?);
+            }
+            Ok(seen)
         });
         // The deepest first, so that those above it stay longer: others need them too.
         for index in chain.drain(..) {
@@ -360,28 +394,36 @@ impl Tree {
     }
 
     /// Sees that a node's name leads to it. The directory above it was just checked.
-    fn check(&mut self, index: Index) -> Result<(), Trouble> {
+    fn check(&mut self, index: Index, wanted: Wanted) -> Result<Stat, Trouble> {
         let node = self.node(index);
         let (id, looked) = (node.id, node.looked.is_some());
         let Some(name) = node.names.first() else { return Err(Trouble::Lost(index)) };
         let above = self.node(name.directory);
         let checked = if name.directory == ROOT { Some(self.now) } else { above.checked };
         let Some(directory) = above.looked.clone() else { return Err(Trouble::Error(Errno::AGAIN)) };
-        let opened = if looked {
-            // The open descriptor keeps the number from being used again, so the number tells all.
-            stat_at(directory.as_fd(), &name.name)
-                .map(|found| (found.fileid == id.fileid && found.place() == self.place).then_some(None))
+        let has_birth = node.born.is_some();
+        let glanced = if looked || wanted == Wanted::Attributes && has_birth {
+            stat_at(directory.as_fd(), &name.name).map(Some)
         } else {
-            self.identify(directory.as_fd(), &name.name)
-                .map(|(opened, found, _)| (found == id).then_some(Some(opened)))
+            Ok(None)
         };
-        match opened {
-            Ok(Some(opened)) => {
+        let found = match glanced {
+            Ok(Some(found)) if self.same_as_known(&found) == Some(index) => Ok(Some((None, found))),
+            // The open descriptor keeps the number from being used again, so it is another object.
+            Ok(Some(_)) if looked => Ok(None),
+            Ok(_) => self
+                .identify(directory.as_fd(), &name.name)
+                .map(|(opened, is, found)| (is == id).then_some((Some(opened), found))),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(Some((opened, found))) => {
                 if let Some(opened) = opened {
+                    self.node_mut(index).born = found.settled_birth();
                     self.set_looked(index, opened);
                 }
                 self.node_mut(index).checked = checked;
-                Ok(())
+                Ok(found)
             }
             // Something else has the name, or nothing.
             Ok(None) | Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::STALE) => {
@@ -391,16 +433,41 @@ impl Tree {
                 }
                 // Its other names are in other directories: the caller begins again.
                 self.node_mut(index).checked = None;
-                self.check_chain_again(index)
+                self.check_chain_again(index, wanted)
             }
             Err(error) => Err(Trouble::Error(error)),
         }
     }
 
+    /// The known object that this is by its number, and by what keeps that from being another's: a descriptor that is open, or
+    /// the time of birth.
+    fn same_as_known(&self, found: &Stat) -> Option<Index> {
+        let index = self.known(found.fileid).filter(|_| found.place() == self.place)?;
+        let node = self.node(index);
+        let is_same = node.looked.is_some() || node.born.is_some() && node.born == found.born_at();
+        (is_same && node.kind == found.kind).then_some(index)
+    }
+
     /// Checks a node by another of its names.
-    fn check_chain_again(&mut self, index: Index) -> Result<(), Trouble> {
-        // At most `NAMES_MAX` deep: each time a name is gone.
-        self.check_chain(index)
+    fn check_chain_again(&mut self, index: Index, wanted: Wanted) -> Result<Stat, Trouble> {
+        // At most `NAMES_MAX` deep: each time a name is gone. It is not trusted, so it is looked at.
+        self.check_chain(index, wanted)?.ok_or(Trouble::Error(Errno::AGAIN))
+    }
+
+    /// The descriptor of an object that was just found, which is opened if it is not.
+    pub(super) fn open_to_look(&mut self, index: Index) -> Result<Rc<OwnedFd>, Errno> {
+        if let Some(looked) = &self.node(index).looked {
+            return Ok(looked.clone());
+        }
+        let (directory, name) = self.name(index)?;
+        let (opened, is, found) = self.identify(directory.as_fd(), name)?;
+        // Somebody may have moved another object there since the name was checked.
+        if is != self.id(index) {
+            return Err(Errno::AGAIN);
+        }
+        self.node_mut(index).born = found.settled_birth();
+        self.set_looked(index, opened);
+        self.node(index).looked.clone().ok_or(Errno::AGAIN)
     }
 
     /// Opens a name, and says what it is.
@@ -430,6 +497,7 @@ impl Tree {
             status(error)
         })?;
         let index = self.note(directory, name, id, found.kind);
+        self.node_mut(index).born = found.settled_birth();
         if self.node(index).looked.is_none() {
             self.set_looked(index, opened);
         }
@@ -440,22 +508,20 @@ impl Tree {
         Ok((index, found))
     }
 
-    /// Looks a name up in a directory that was just found. If it is an open object's still, that is one system call.
+    /// Looks a name up in a directory that was just found. If it is a known object's, that is one system call.
     pub(super) fn look_up(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), FsError> {
         self.check_depth(directory)?;
         let above = self.path_fd(directory)?;
         let found = stat_at(above.as_fd(), name).map_err(status)?;
-        // The open descriptor keeps the number from being used again, so the number tells all.
-        let known = self.known(found.fileid).filter(|index| self.node(*index).looked.is_some());
-        let Some(index) = known.filter(|_| found.place() == self.place) else {
-            return self.enter(directory, name);
-        };
+        let Some(index) = self.same_as_known(&found) else { return self.enter(directory, name) };
         let id = self.id(index);
         self.note(directory, name, id, found.kind);
         let above = self.node(directory).checked;
         if index != ROOT {
             self.node_mut(index).checked = if directory == ROOT { Some(self.now) } else { above };
-            self.with_descriptors.touch(index);
+            if self.node(index).looked.is_some() {
+                self.with_descriptors.touch(index);
+            }
         }
         Ok((index, found))
     }
@@ -466,6 +532,11 @@ impl Tree {
         let found = stat_at(above.as_fd(), name)?;
         if found.place() != self.place {
             return Err(Errno::XDEV);
+        }
+        if let Some(index) = self.same_as_known(&found) {
+            let id = self.id(index);
+            self.note(directory, name, id, found.kind);
+            return Ok((id, found));
         }
         let text = CString::new(name).map_err(|_| Errno::INVAL)?;
         let id = object_id(above.as_fd(), &text, &found, self.naming)?;
@@ -482,7 +553,7 @@ impl Tree {
                 self.drop_names(index);
                 self.close(index);
                 let node = self.node_mut(index);
-                (node.id, node.kind, node.checked) = (id, kind, None);
+                (node.id, node.kind, node.checked, node.born) = (id, kind, None, None);
                 index
             }
             Some(index) => index,
@@ -510,8 +581,16 @@ impl Tree {
         if self.len() >= self.limits.objects {
             self.evict();
         }
-        let node =
-            Node { id, kind, names: Vec::new(), looked: None, opened: None, checked: None, children: 0 };
+        let node = Node {
+            id,
+            kind,
+            names: Vec::new(),
+            born: None,
+            looked: None,
+            opened: None,
+            checked: None,
+            children: 0,
+        };
         let index = match self.free.pop() {
             Some(index) => {
                 self.nodes[index as usize] = Some(node);
@@ -592,11 +671,7 @@ impl Tree {
     }
 
     fn set_looked(&mut self, index: Index, opened: OwnedFd) {
-        if self.node_mut(index).looked.replace(Rc::new(opened)).is_none() {
-            self.descriptors += 1;
-        }
-        self.with_descriptors.touch(index);
-        self.close_oldest();
+        self.keep(index, |node| node.looked = Some(Rc::new(opened)));
     }
 
     /// Keeps within the limit, but keeps the last that was touched.
@@ -611,12 +686,14 @@ impl Tree {
     fn close(&mut self, index: Index) {
         self.departures += 1;
         let node = self.node_mut(index);
-        let mut count = usize::from(node.opened.take().is_some());
+        let before = node.descriptors();
+        node.opened = None;
         // The root stays open: everything begins at it.
         if index != ROOT {
-            count += usize::from(node.looked.take().is_some());
+            node.looked = None;
         }
         node.checked = None;
+        let count = before - node.descriptors();
         self.descriptors -= count;
         self.with_descriptors.remove(index);
     }
@@ -630,8 +707,9 @@ impl Tree {
             self.with_descriptors.touch(index);
             return Ok(file);
         }
-        let looked = node.looked.clone().ok_or(Errno::AGAIN)?;
-        let (file, writable) = match node.kind {
+        let kind = node.kind;
+        let looked = self.open_to_look(index)?;
+        let (file, writable) = match kind {
             ObjectKind::Directory => {
                 let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
                 (open_with(looked.as_fd(), b".", flags)?, false)
@@ -642,16 +720,45 @@ impl Tree {
         Ok(self.keep_opened(index, file, writable))
     }
 
-    /// Keeps a descriptor for reading or writing.
+    /// Keeps a descriptor for reading or writing. A file needs no other one then.
     pub(super) fn keep_opened(&mut self, index: Index, file: OwnedFd, writable: bool) -> Rc<OwnedFd> {
         let file = Rc::new(file);
-        let opened = Opened { file: file.clone(), writable };
-        if self.node_mut(index).opened.replace(opened).is_none() {
-            self.descriptors += 1;
-        }
+        self.keep(index, |node| {
+            node.opened = Some(Opened { file: file.clone(), writable });
+            if node.kind == ObjectKind::Regular {
+                node.looked = Some(file.clone());
+            }
+        });
+        file
+    }
+
+    /// Changes what descriptors a node keeps, within the limit of all.
+    fn keep(&mut self, index: Index, change: impl FnOnce(&mut Node)) {
+        let node = self.node_mut(index);
+        let before = node.descriptors();
+        change(node);
+        let now = node.descriptors();
+        self.descriptors = self.descriptors + now - before;
         self.with_descriptors.touch(index);
         self.close_oldest();
-        file
+    }
+
+    /// Notes a file that was just made as `name` and is open to be read and written.
+    pub(super) fn note_made(
+        &mut self,
+        directory: Index,
+        name: &[u8],
+        file: OwnedFd,
+        found: &Stat,
+    ) -> Result<(Index, Rc<OwnedFd>), Errno> {
+        if found.place() != self.place {
+            return Err(Errno::XDEV);
+        }
+        let id = object_id(file.as_fd(), c"", found, self.naming)?;
+        let index = self.note(directory, name, id, found.kind);
+        let above = self.node(directory).checked;
+        self.node_mut(index).checked = if directory == ROOT { Some(self.now) } else { above };
+        Ok((index, self.keep_opened(index, file, true)))
     }
 
     /// Opens a file to read, or also to write if `writable`. (Not to write what is only read: the kernel runs no
@@ -679,29 +786,4 @@ impl Tree {
         }
         Ok(file)
     }
-}
-
-/// Opens a file that its mode forbids its owner to open: who opened it before it took the permission from itself may
-/// go on, and an NFS server cannot see an open file (RFC 1813 section 4.4). If we are not the owner, it stays
-/// forbidden.
-///
-/// Only a server that is not root comes here, for a file of its own. The kernel has no other way for it: for a
-/// moment the mode lets the owner read and write, and the change time becomes now. If the process dies in that moment, the
-/// mode stays so.
-fn open_as_owner(looked: &OwnedFd, open: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
-    let before = stat(looked)?;
-    // The kernel would take the bit away, and not let us give it back.
-    if before.mode & SET_GID != 0 && !has_group(before.gid) {
-        return Err(Errno::ACCESS);
-    }
-    system::change_mode(looked.as_fd(), before.mode | 0o600).map_err(|_| Errno::ACCESS)?;
-    let opened = open();
-    system::change_mode(looked.as_fd(), before.mode)?;
-    opened
-}
-
-/// Whether this process belongs to a group.
-fn has_group(gid: u32) -> bool {
-    let groups = rustix::process::getgroups().unwrap_or_default();
-    rustix::process::getegid().as_raw() == gid || groups.iter().any(|group| group.as_raw() == gid)
 }

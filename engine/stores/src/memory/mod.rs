@@ -339,6 +339,7 @@ impl MemoryStore {
         Ok(())
     }
 
+    #[inline(always)]
     fn read_pages(
         &mut self,
         user: &UserIdentity,
@@ -351,7 +352,7 @@ impl MemoryStore {
         let index = self.inodes.find(object)?;
         let inode = &self.inodes[index];
         let pages = inode.file()?;
-        policy::admit_read(user, &inode.guarded(), inode.lists().access)?;
+        policy::admit_read(user, &inode.guarded(), || inode.lists().access)?;
         let end = offset.saturating_add(u64::from(count)).min(inode.size);
         let read = pages.read(&mut self.space, offset, end, pieces);
         inode.atime.set(now);
@@ -359,6 +360,7 @@ impl MemoryStore {
         Ok(ReadDone { count: read as u32, eof })
     }
 
+    #[inline(always)]
     fn write_pages(
         &mut self,
         user: &UserIdentity,
@@ -370,7 +372,7 @@ impl MemoryStore {
         let index = self.inodes.find(object)?;
         let inode = &mut self.inodes[index];
         inode.file()?;
-        policy::admit_write(user, &inode.guarded(), inode.lists().access)?;
+        policy::admit_write(user, &inode.guarded(), || inode.lists().access)?;
         let len = data.len() as u64;
         if len > u64::from(u32::MAX) {
             return Err(FsError::Invalid);
@@ -438,6 +440,12 @@ impl Store for MemoryStore {
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
         let index = self.inodes.find(object)?;
         Ok(self.inodes[index].attributes(fileid(index)))
+    }
+
+    #[inline(always)]
+    fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
+        let index = self.inodes.find(object).ok()?;
+        Some(self.inodes[index].attributes(fileid(index)))
     }
 
     fn entry(&self, EntryName { directory, name }: EntryName<'_>) -> ReadStep<ObjectStat> {

@@ -272,7 +272,7 @@ fn only_regular_files_have_data() {
         for (object, status) in [(root, FsError::IsDirectory), (link, FsError::Invalid)] {
             assert_eq!(lab.write(object, 0, b"x"), Err(status));
             assert_eq!(truncate(lab, object, 0), Err(status));
-            assert_eq!(lab.store.commit(object), Err(status));
+            assert_eq!(lab.commit(object), Err(status));
             assert_eq!(lab.read_of(&UserIdentity::ROOT, object, 0, 1), Err(status));
         }
         assert_eq!(lab.read_link(link), Ok(b"x".to_vec()));

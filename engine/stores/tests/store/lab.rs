@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::procedures::Procedures;
 use crate::procedures::Start;
+use crate::slow::{self, SlowStore};
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
 use stag_stores::directory::{DirectoryConfig, DirectoryStore};
@@ -60,6 +61,14 @@ impl Lab {
         Lab { pool, store, seconds: 0, baseline, scratch: None }
     }
 
+    /// A store in memory that answers later; every other one by chance.
+    pub(crate) fn slow(units: usize) -> Lab {
+        let pool = Lab::pool(PAGE, units);
+        let store = slow::make(MemoryStore::new(&CONFIG, pool.clone(), Timestamp::default()).unwrap()).into();
+        let baseline = pool.outstanding();
+        Lab { pool, store, seconds: 0, baseline, scratch: None }
+    }
+
     /// A directory store, with names that are never believed: what happens in the directory is seen at once.
     pub(crate) fn directory(units: usize, change: impl FnOnce(&mut DirectoryConfig)) -> Lab {
         let scratch = Scratch::folder();
@@ -95,12 +104,16 @@ impl Lab {
     pub(crate) fn each(units: usize, test: impl Fn(&mut Lab)) {
         println!("in memory");
         test(&mut Lab::new(units));
+        println!("in memory, a pass later");
+        for _ in 0..2 {
+            test(&mut Lab::slow(units));
+        }
         println!("a directory");
         test(&mut Lab::directory(units, |_| {}));
     }
 
     pub(crate) fn is_memory(&self) -> bool {
-        self.store.is::<MemoryStore>()
+        self.store.is::<MemoryStore>() || self.store.is::<SlowStore>()
     }
 
     /// Of a store in memory.

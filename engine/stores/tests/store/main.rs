@@ -11,6 +11,7 @@ mod permissions;
 mod procedures;
 mod races;
 mod runs;
+mod slow;
 mod surroundings;
 mod thin;
 mod transfers;

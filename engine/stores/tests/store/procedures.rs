@@ -147,7 +147,7 @@ impl Procedures {
     }
 
     pub(crate) fn attributes_after(&self, object: ObjectId) -> Result<ObjectStat, FsError> {
-        self.read_step(|volume| volume.store_mut().stat_after(object))
+        self.volume.borrow().store().stat_after(object).ok_or(FsError::Stale)
     }
 
     pub(crate) fn lookup(

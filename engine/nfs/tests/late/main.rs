@@ -1,0 +1,26 @@
+//! The tests of the server once more, over a store that answers no question at once, and over one that answers at random.
+
+#[path = "../server/acl.rs"]
+mod acl;
+#[path = "../server/pair.rs"]
+mod pair;
+#[path = "../server/procedures.rs"]
+mod procedures;
+#[path = "../../../stores/tests/store/slow.rs"]
+mod slow;
+#[path = "../server/transfers.rs"]
+mod transfers;
+#[path = "../server/weather.rs"]
+mod weather;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = false;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = (slow::wrap, slow::unwrap);
+
+/// Whether the store finishes READ, WRITE and COMMIT later, and does not tell what the file was before.
+const IS_LATE: bool = true;

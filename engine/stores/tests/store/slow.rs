@@ -1,0 +1,348 @@
+//! A store in memory that answers no question at once, and finishes nothing at once: it does a pass later. Every other one
+//! answers at random.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use stag_memory::Shared;
+use stag_stores::memory::MemoryStore;
+use stag_vfs::{
+    Blocked, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, Lists,
+    NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists,
+    Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData,
+    WriteDone,
+};
+
+/// Questions whose answers are remembered.
+const ANSWERED_MAX: usize = 512;
+
+pub(crate) struct SlowStore {
+    memory: MemoryStore,
+    /// Whether a question is answered at once, if that is left to chance.
+    random: Option<Cell<u64>>,
+    late: RefCell<Late>,
+    waits: Cell<u64>,
+}
+
+#[derive(Default)]
+struct Late {
+    slots: Vec<Option<Matter>>,
+    /// Tickets of this pass.
+    fresh: VecDeque<u32>,
+    ready: VecDeque<u32>,
+    answered: VecDeque<Question>,
+    /// Whether the last poll found nothing: the next begins a pass.
+    is_over: bool,
+}
+
+enum Matter {
+    Question(Question),
+    Ends(Result<Finished, FsError>, Vec<Shared>),
+}
+
+/// What is asked: the name of the step, of which object, and of which name.
+type Question = (&'static str, ObjectId, Vec<u8>);
+
+const NONE: ObjectId = ObjectId { fileid: 0, generation: 0 };
+
+pub(crate) fn make(memory: MemoryStore) -> SlowStore {
+    // Relaxed: only the number must differ.
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    let random = (number % 2 == 1).then(|| Cell::new(number));
+    SlowStore { memory, random, late: RefCell::default(), waits: Cell::new(0) }
+}
+
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn wrap(memory: MemoryStore) -> Box<dyn Store> {
+    Box::new(make(memory))
+}
+
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn unwrap(store: &dyn Any) -> &MemoryStore {
+    let slow: &SlowStore = store.downcast_ref().expect("a slow store");
+    assert!(slow.waits.get() > 0, "nothing was waited for");
+    &slow.memory
+}
+
+impl Late {
+    fn ticket(&mut self, matter: Matter) -> Ticket {
+        let place = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
+        if place == self.slots.len() {
+            self.slots.push(None);
+        }
+        self.slots[place] = Some(matter);
+        self.fresh.push_back(place as u32);
+        Ticket(place as u32)
+    }
+
+    fn remember(&mut self, question: Question) {
+        self.answered.push_back(question);
+        if self.answered.len() > ANSWERED_MAX {
+            self.answered.pop_front();
+        }
+    }
+}
+
+impl SlowStore {
+    /// Whether chance says that there is an answer at once.
+    fn is_lucky(&self) -> bool {
+        let Some(random) = &self.random else { return false };
+        // A linear congruential generator: its highest bit is its best.
+        let next = random.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        random.set(next);
+        next >> 63 == 0
+    }
+
+    /// Fails as long as the answer to a question is not known.
+    fn ask(&self, step: &'static str, object: ObjectId, name: &[u8]) -> ReadStep<()> {
+        let mut late = self.late.borrow_mut();
+        let question = (step, object, name.to_vec());
+        if late.answered.contains(&question) {
+            return Ok(());
+        }
+        if self.is_lucky() {
+            late.remember(question);
+            return Ok(());
+        }
+        self.waits.set(self.waits.get() + 1);
+        Err(Blocked::Waits(late.ticket(Matter::Question(question))))
+    }
+
+    /// Ends a step that changes something, a pass later; what was known may be wrong by now.
+    fn end<T, U>(
+        &mut self,
+        done: ChangeStep<T>,
+        pieces: Vec<Shared>,
+        told: impl Fn(T) -> Finished,
+    ) -> ChangeStep<U> {
+        let done = match done {
+            Ok(Progress::Done(done)) => Ok(told(done)),
+            Err(Blocked::Fails(error)) => Err(error),
+            Ok(Progress::Later(_)) | Err(Blocked::Waits(_)) => unreachable!("memory does not wait"),
+        };
+        let mut late = self.late.borrow_mut();
+        late.answered.clear();
+        Ok(Progress::Later(late.ticket(Matter::Ends(done, pieces))))
+    }
+}
+
+impl Store for SlowStore {
+    fn profile(&self) -> StoreProfile {
+        let StoreProfile { can, .. } = self.memory.profile();
+        let can = Capabilities { admits_transfers: false, finishes_transfers_later: true, ..can };
+        StoreProfile { can, ..self.memory.profile() }
+    }
+
+    fn write_verifier(&self) -> StoreVerifier {
+        self.memory.write_verifier()
+    }
+
+    fn usage(&self) -> ReadStep<Usage> {
+        self.ask("usage", NONE, b"")?;
+        self.memory.usage()
+    }
+
+    fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
+        self.ask("stat", object, b"")?;
+        self.memory.stat(object)
+    }
+
+    fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
+        self.memory.stat_after(object)
+    }
+
+    fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat> {
+        self.ask("entry", at.directory.object, at.name)?;
+        self.memory.entry(at)
+    }
+
+    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
+        self.ask("lies_within", directory, &other.fileid.to_le_bytes())?;
+        self.memory.lies_within(directory, other)
+    }
+
+    fn list(
+        &self,
+        directory: ObjectId,
+        start: ListStart,
+        now: Timestamp,
+        visit: &mut dyn FnMut(Listed<'_>) -> bool,
+    ) -> ReadStep<bool> {
+        // The answer to a part of it, and then to the next.
+        let mut shown = 0_u64;
+        let mut waits = None;
+        let listed = self.memory.list(directory, start, now, &mut |entry| {
+            if let Err(Blocked::Waits(ticket)) = self.ask("list", directory, &(shown / 3).to_le_bytes()) {
+                waits = Some(ticket);
+                return false;
+            }
+            shown += 1;
+            visit(entry)
+        });
+        match waits {
+            Some(ticket) => Err(Blocked::Waits(ticket)),
+            None => listed,
+        }
+    }
+
+    fn link_target<'a>(
+        &'a self,
+        object: ObjectId,
+        space: &'a mut [u8; LINK_SPACE],
+        now: Timestamp,
+    ) -> ReadStep<&'a [u8]> {
+        self.ask("link_target", object, b"")?;
+        self.memory.link_target(object, space, now)
+    }
+
+    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
+        self.ask("lists", object, b"")?;
+        self.memory.lists(object)
+    }
+
+    fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {
+        self.ask("is_made_by", seen.object, &verifier)?;
+        self.memory.is_made_by(seen, verifier)
+    }
+
+    fn update(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &Update,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.update(user, seen, set, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn make(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        what: NewObject<'_>,
+        attributes: &NewAttributes,
+        now: Timestamp,
+    ) -> ChangeStep<ObjectStat> {
+        let done = self.memory.make(user, at, what, attributes, now);
+        self.end(done, Vec::new(), Finished::Made)
+    }
+
+    fn link(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        at: EntryName<'_>,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.link(user, seen, at, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn remove(
+        &mut self,
+        user: &UserIdentity,
+        at: EntryName<'_>,
+        seen: &ObjectStat,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.remove(user, at, seen, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn rename(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        seen: RenameSeen<'_>,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.rename(user, from, to, seen, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn set_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+        mode: Option<u32>,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.set_lists(user, seen, set, mode, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn read(
+        &mut self,
+        user: &UserIdentity,
+        object: ObjectId,
+        offset: u64,
+        count: u32,
+        pieces: &mut Vec<Shared>,
+        now: Timestamp,
+    ) -> ChangeStep<ReadDone> {
+        let done = self.memory.read(user, object, offset, count, pieces, now);
+        let pieces = pieces.drain(..).collect();
+        self.end(done, pieces, Finished::Read)
+    }
+
+    fn write(
+        &mut self,
+        user: &UserIdentity,
+        object: ObjectId,
+        offset: u64,
+        data: WriteData<'_>,
+        stability: Stability,
+        now: Timestamp,
+    ) -> ChangeStep<WriteDone> {
+        let done = self.memory.write(user, object, offset, data, stability, now);
+        self.end(done, Vec::new(), Finished::Write)
+    }
+
+    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()> {
+        self.ask("commit", object, b"")?;
+        let done = self.memory.commit(object, offset, count);
+        self.end(done, Vec::new(), |()| Finished::Commit)
+    }
+
+    fn sync_changes(&mut self) -> Progress<()> {
+        let matter = Matter::Ends(Ok(Finished::Commit), Vec::new());
+        Progress::Later(self.late.borrow_mut().ticket(matter))
+    }
+
+    fn poll_later(&mut self, _: Duration) -> Option<Ticket> {
+        let late = self.late.get_mut();
+        if std::mem::take(&mut late.is_over) {
+            let fresh = std::mem::take(&mut late.fresh);
+            late.ready.extend(fresh);
+        }
+        let ready = late.ready.pop_front();
+        late.is_over = ready.is_none();
+        ready.map(Ticket)
+    }
+
+    fn finish(&mut self, Ticket(place): Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, FsError> {
+        let late = self.late.get_mut();
+        match late.slots[place as usize].take().expect("a ticket is finished once") {
+            Matter::Question(question) => {
+                late.remember(question);
+                Ok(Finished::Ready)
+            }
+            Matter::Ends(done, held) => {
+                pieces.extend(held);
+                done
+            }
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        let late = self.late.borrow();
+        late.slots.iter().any(Option::is_some)
+    }
+}
