@@ -38,6 +38,7 @@
 //! # Ok::<(), stag_fabric::FabricError>(())
 //! ```
 
+mod built;
 mod device;
 mod exposure;
 mod fault;

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use stag_memory::{Arena, ArenaId, Buf, Shared};
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
+use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
 use super::World;
 use super::device::Device;
@@ -148,7 +148,7 @@ impl Sim {
     }
 
     /// Puts a request in the send queue of a queue pair that has room for it.
-    fn enqueue(
+    pub(super) fn enqueue(
         &self,
         state: &mut State,
         id: QueuePairId,
@@ -267,24 +267,6 @@ impl Sim {
         found.receives_used += 1;
         found.receives.push_front(Receive { id: completion.id, buf, targets: None });
         Ok(())
-    }
-
-    /// Sends the first `len` octets of the space as the Payload stream of a message without chunks.
-    fn send_plain(&self, queue_pair: QueuePairId, credits: u32, len: usize) {
-        let stream = &self.space[..len];
-        let mut message = vec![0; HEADER_LEN_MIN];
-        let xid = u32::from_be_bytes(*stream.first_chunk().expect("it begins with an xid"));
-        emit_plain(&mut message, xid, credits).expect("it has room for the header");
-        message.extend_from_slice(stream);
-        self.send_built(queue_pair, None, message);
-    }
-
-    /// Posts a message that was built without a buffer.
-    pub(super) fn send_built(&self, queue_pair: QueuePairId, invalidate: Option<Handle>, message: Vec<u8>) {
-        let mut state = self.world.0.borrow_mut();
-        let early = state.random.below(8) == 0;
-        let request = (0, false, Verb::Send { invalidate }, Payload::Built(message), Vec::new());
-        self.enqueue(&mut state, queue_pair, early, request);
     }
 }
 
