@@ -54,7 +54,7 @@ use crate::version2::serving::RECEIVES_OWED;
 #[derive(Debug)]
 pub(crate) struct Serving {
     pub(crate) responder: Responder,
-    pub(crate) slots: Box<[Option<Pending>]>,
+    slots: Box<[Option<Pending>]>,
     /// Replies whose Writes or Send found no room in the send queue, oldest first.
     pub(crate) blocked: VecDeque<Box<Draft>>,
     /// Slots with Reads that found no room, or whose Call waits for a message buffer.
@@ -68,7 +68,7 @@ pub(crate) struct Serving {
     /// Messages that wait for buffers, at most as many as Receives were posted.
     pub(crate) stalled: VecDeque<Buf>,
     /// Calls that are in a slot.
-    pub(crate) pending: u32,
+    pending: u32,
     /// Signaled Sends under way, each with the pages of its Reply, oldest first. All are signaled when stopping.
     sends: VecDeque<u32>,
     /// Receives that this connection holds: posted, or with a Call in process.
