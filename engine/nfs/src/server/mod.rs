@@ -299,10 +299,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
         if volume.profile().can.finishes_transfers_later {
             return None;
         }
-        match volume.store().stat_after(opened.object) {
-            Some(seen) => Some(wcc(&seen)),
-            None => None,
-        }
+        volume.store().stat_after(opened.object).map(|seen| wcc(&seen))
     }
 
     /// Runs `work` on the object of `handle`, as it is; gives its attributes as well.

@@ -222,7 +222,7 @@ fn handles_survive_a_restart() {
         fs::rename(scratch.0.join("d3"), scratch.0.join("d4/d3")).unwrap();
 
         let store = Lab::open(&scratch, &pool, |config| config.by_handle = by_handle);
-        let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+        let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
         assert_eq!(lab.root(), root);
         assert_ne!(lab.store.write_verifier(), verifier, "what was not committed may be lost");
         for (index, directory, inner, file, link) in known {
@@ -259,7 +259,7 @@ fn a_long_search_goes_on_in_slices() {
         })
     };
     let store = Lab::open(&scratch, &pool, |config| config.by_handle = false);
-    let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
     let nowhere = ObjectId { fileid: u64::MAX - 1, generation: 0 };
     assert_eq!(lab.store.attributes(nowhere), Err(FsError::Busy));
     assert!(lab.store.is_busy(), "the reactor may not sleep while the walk is under way");
@@ -577,8 +577,7 @@ fn a_mode_does_not_stop_who_opened_the_file_before() {
     // Not open any more: another store.
     let scratch = lab.scratch.take().unwrap();
     let store = Lab::open(&scratch, &lab.pool, |_| {});
-    let mut lab =
-        Lab { pool: lab.pool.clone(), store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let mut lab = Lab { pool: lab.pool.clone(), store, seconds: 0, baseline: 0, scratch: Some(scratch) };
     assert_eq!((walk(&lab, &["f"]), walk(&lab, &["g"])), (Ok(file), Ok(hidden)));
     assert_eq!(lab.read(hidden, 0, 99).0, b"hidden");
     lab.write(file, 0, b"AS").unwrap();
@@ -641,8 +640,7 @@ fn cookies_stay_good() {
     lab.file("new");
     let scratch = lab.scratch.take().unwrap();
     let store = Lab::open(&scratch, &lab.pool, |_| {});
-    let mut lab =
-        Lab { pool: lab.pool.clone(), store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let mut lab = Lab { pool: lab.pool.clone(), store, seconds: 0, baseline: 0, scratch: Some(scratch) };
     let mut seen: Vec<String> = first.into_iter().map(|(name, _)| name).collect();
     let mut cookie = cookie;
     loop {

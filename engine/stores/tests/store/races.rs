@@ -290,7 +290,7 @@ fn a_file_that_is_changed_and_read() {
             let scratch = race.lab.scratch.take().unwrap();
             let id = race.file();
             let store = Lab::open(&scratch, &race.lab.pool, |config| config.sync = false);
-            (race.lab.store, race.lab.scratch) = (store.into(), Some(scratch));
+            (race.lab.store, race.lab.scratch) = (store, Some(scratch));
             let at = race.lab.store.lookup(&UserIdentity::ROOT, race.lab.root(), b"folder").unwrap();
             assert_eq!(race.lab.store.lookup(&UserIdentity::ROOT, at, NAME.as_bytes()), Ok(id));
         },

@@ -288,7 +288,7 @@ impl Store for SlowStore {
         now: Timestamp,
     ) -> ChangeStep<ReadDone> {
         let done = self.memory.read(user, object, offset, count, pieces, now);
-        let pieces = pieces.drain(..).collect();
+        let pieces = std::mem::take(pieces);
         self.end(done, pieces, Finished::Read)
     }
 

@@ -90,7 +90,7 @@ fn wait_for_another_birth(file: &Path) {
 
 fn lab_of(scratch: Scratch) -> Lab {
     let pool = Lab::pool(crate::lab::PAGE, 64);
-    let store = Lab::open(&scratch, &pool, |_| {}).into();
+    let store = Lab::open(&scratch, &pool, |_| {});
     Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }
 }
 
@@ -238,7 +238,7 @@ fn a_read_only_file_system_is_known() {
         let mut lab = lab_of(scratch);
         lab.file("f");
         assert!(!lab.store.is_read_only());
-        lab.store = Lab::open(lab.scratch.as_ref().unwrap(), &lab.pool, |_| {}).into();
+        lab.store = Lab::open(lab.scratch.as_ref().unwrap(), &lab.pool, |_| {});
         mount(&["-o", remount, &text]);
         assert!(lab.store.is_read_only(), "{remount}");
     }

@@ -83,7 +83,7 @@ fn what_was_lost_is_told_of_the_first_who_hears_of_it() {
         let inside = Scratch(mounted.files().join("export"));
         fs::create_dir(&inside.0).unwrap();
         let store = Lab::open(&inside, &pool, |_| {});
-        let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(inside) };
+        let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(inside) };
         let file = lab.file("f");
         lab.settle().unwrap();
         mounted.fill();
@@ -129,7 +129,7 @@ fn what_was_lost_is_told_of_though_the_file_was_not_used_for_long() {
         let inside = Scratch(mounted.files().join("export"));
         fs::create_dir(&inside.0).unwrap();
         let store = Lab::open(&inside, &pool, |config| config.descriptors_max = 16);
-        let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(inside) };
+        let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(inside) };
         let file = lab.file("f");
         let others: Vec<_> = (0..40).map(|index| lab.file(&format!("other-{index}"))).collect();
         lab.settle().unwrap();

@@ -80,7 +80,7 @@ fn objects_are_found_by_a_walk() {
     }
     // As after a restart.
     let mut again = Lab::directory(64, |_| {});
-    again.store = Lab::open(&scratch, &lab.pool, |_| {}).into();
+    again.store = Lab::open(&scratch, &lab.pool, |_| {});
     assert_eq!(again.store.attributes(file).unwrap().size, 0);
 }
 
