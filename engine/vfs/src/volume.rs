@@ -160,10 +160,10 @@ impl<S: Store + ?Sized> Volume<S> {
         let access = set.access.as_ref().and_then(Option::as_ref);
         let has_default = matches!(set.default, Some(Some(_)));
         if self.profile.can.keeps_lists {
-            let user = self.acting(user);
-            policy::check_lists(user, seen, has_default)?;
-            let mode = access.map(|acl| policy::mode_with_list(user, seen, acl));
-            return self.store.set_lists(&user.clone(), seen, set, mode, now);
+            let user = *self.acting(user);
+            policy::check_lists(&user, seen, has_default)?;
+            let mode = access.map(|acl| policy::mode_with_list(&user, seen, acl));
+            return self.store.set_lists(&user, seen, set, mode, now);
         }
         if has_default || seen.kind == ObjectKind::Symlink {
             return Err(FsError::NotSupported.into());

@@ -288,8 +288,9 @@ impl Store for SlowStore {
         now: Timestamp,
     ) -> ChangeStep<ReadDone> {
         let done = self.memory.read(user, object, offset, count, pieces, now);
-        let pieces = std::mem::take(pieces);
-        self.end(done, pieces, Finished::Read)
+        let mut held = Vec::with_capacity(pieces.len());
+        held.append(pieces);
+        self.end(done, held, Finished::Read)
     }
 
     fn write(
