@@ -235,6 +235,7 @@ pub(super) trait Answer {
 }
 
 impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
+    #[inline]
     fn send(&self, reply: &mut Reply<'_>) {
         reply.success(|writer| writer.value(self));
     }
@@ -322,6 +323,8 @@ pub(super) fn plain(step: ChangeStep<()>) -> ChangeStep<Option<ObjectStat>> {
     })
 }
 
+// Inline: attributes are large to move.
+#[inline(always)]
 pub(super) fn getattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
@@ -333,7 +336,6 @@ pub(super) fn getattr<S: Store + ?Sized>(
         Err(error) => return Ok(Err(failure(error, ()))),
     };
     let volume = exports.volume(&opened);
-    // As it comes from the store: attributes are large to move.
     match volume.store().stat(opened.object) {
         Ok(seen) => Ok(Ok(GetattrOk { attributes: words::attributes(&seen, volume.profile().fsid) })),
         Err(Blocked::Fails(error)) => Ok(Err(failure(error, ()))),

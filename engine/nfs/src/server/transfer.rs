@@ -38,7 +38,7 @@ pub(super) fn read<S: Store + ?Sized>(
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
         Err(error) => {
-            answer_read(reply, Err(error), || None, pieces);
+            answer_read(reply, Err(error), &None, pieces);
             return None;
         }
     };
@@ -63,7 +63,7 @@ pub(super) fn read<S: Store + ?Sized>(
         }
     };
     let exports = &*exports;
-    answer_read(reply, done, || exports.after(&opened), pieces);
+    answer_read(reply, done, &FromStore(exports, &opened), pieces);
     None
 }
 
@@ -78,18 +78,40 @@ fn cut_read(done: ReadDone, reply: &Reply<'_>, pieces: &mut Vec<Shared>) -> Read
     ReadDone { count, eof: false }
 }
 
-/// `attributes` is a closure, so that they are written where they are needed: they are large.
+/// The attributes of a file after a READ: written where they are needed, because they are large.
+trait AttributesAfter {
+    fn attributes(&self) -> PostOpAttributes;
+}
+
+/// As they are known already.
+impl AttributesAfter for PostOpAttributes {
+    fn attributes(&self) -> PostOpAttributes {
+        *self
+    }
+}
+
+/// As the store tells them.
+struct FromStore<'a, S: Store + ?Sized>(&'a ExportTable<S>, &'a ResolvedHandle);
+
+impl<S: Store + ?Sized> AttributesAfter for FromStore<'_, S> {
+    // Without a copy between: see the trait.
+    #[inline(always)]
+    fn attributes(&self) -> PostOpAttributes {
+        self.0.after(self.1)
+    }
+}
+
 #[inline(always)]
 fn answer_read(
     reply: &mut Reply<'_>,
     done: Result<ReadDone, FsError>,
-    attributes: impl Fn() -> PostOpAttributes,
+    after: &impl AttributesAfter,
     pieces: &mut Vec<Shared>,
 ) {
     let done = match done {
         Ok(done) => done,
         Err(error) => {
-            let failed: ReadReply<'_> = Err(failure(error, attributes()));
+            let failed: ReadReply<'_> = Err(failure(error, after.attributes()));
             failed.send(reply);
             return;
         }
@@ -103,7 +125,7 @@ fn answer_read(
             }
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
-                writer.optional(attributes().as_ref())?;
+                writer.optional(after.attributes().as_ref())?;
                 writer.u32(done.count)?;
                 writer.bool(done.eof)?;
                 writer.eligible_opaque_reduced(done.count).map(drop)
@@ -113,7 +135,7 @@ fn answer_read(
             // As `ReadOk` would, if the data were in one piece.
             reply.success(|writer| {
                 writer.u32(NFS3_OK)?;
-                writer.optional(attributes().as_ref())?;
+                writer.optional(after.attributes().as_ref())?;
                 writer.u32(done.count)?;
                 writer.bool(done.eof)?;
                 writer.opaque_pieces(done.count, pieces.iter().map(|piece| &piece[..]))
@@ -277,10 +299,10 @@ pub(super) fn finish<S: Store + ?Sized>(
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after: exports.after(opened) };
     match (pending.procedure, done) {
-        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), || file.after, pieces),
+        (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), &file.after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
         (_, Ok(_)) => answer_commit(reply, Ok(verifier), file),
-        (Procedure::Read, Err(error)) => answer_read(reply, Err(error), || file.after, pieces),
+        (Procedure::Read, Err(error)) => answer_read(reply, Err(error), &file.after, pieces),
         (Procedure::Write, Err(error)) => answer_write(reply, Err(error), file),
         (_, Err(error)) => answer_commit(reply, Err(error), file),
     }
@@ -371,7 +393,7 @@ impl AnsweredTransfer {
         match self {
             AnsweredTransfer::Read { done, after, mut pieces } => {
                 let done = done.map(|done| cut_read(done, reply, &mut pieces));
-                answer_read(reply, done, || after, &mut pieces);
+                answer_read(reply, done, &after, &mut pieces);
             }
             AnsweredTransfer::Write { done, file } => answer_write(reply, done, file),
             AnsweredTransfer::Commit { done, file } => answer_commit(reply, done, file),
