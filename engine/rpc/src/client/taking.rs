@@ -48,7 +48,12 @@ impl ReplyMessage<'_> {
 
     /// The results in it, from its octet `first` on. `reduced` octets of others are in a Write chunk.
     #[inline(always)]
-    fn into_results(self, messages: &Pool, first: u32, reduced: u32) -> Result<Results, CallError> {
+    pub(crate) fn into_results(
+        self,
+        messages: &Pool,
+        first: u32,
+        reduced: u32,
+    ) -> Result<Results, CallError> {
         match self {
             ReplyMessage::Shown(octets) => {
                 let results = &octets[first as usize..];
@@ -360,32 +365,12 @@ impl Calling {
                 return memory;
             }
         }
-        self.end_short(state, call, (message, start), (written, len.unwrap_or(0)), None);
-        ExposedMemory::Safe
-    }
-
-    /// Ends a Call in one step: its Reply's Payload stream begins at octet `start` of `message`, and all of its memory is back. The
-    /// item of `written` has `reduced` octets, and belongs at `displacement` if the Reply says where.
-    #[inline(always)]
-    pub(crate) fn end_short(
-        &mut self,
-        state: &mut EngineState,
-        call: requester::RequesterCallId,
-        (message, start): (ReplyMessage<'_>, u32),
-        (written, reduced): (Few<(u8, Buf)>, u32),
-        displacement: Option<u32>,
-    ) {
         let result = match results_start(message.octets(), start as usize, call) {
-            Ok(first) => {
-                let results = message.into_results(&state.pools.messages, first, reduced);
-                match displacement {
-                    None => results,
-                    Some(displacement) => results.and_then(|found| found.placed(displacement, first - start)),
-                }
-            }
+            Ok(first) => message.into_results(&state.pools.messages, first, len.unwrap_or(0)),
             Err(error) => Err(error),
         };
         self.hand_over(state, call, result, written);
+        ExposedMemory::Safe
     }
 
     /// A Call was answered: it does not wait for room any more, if it did, as a peer may guess an xid. `false`: it waited for no

@@ -19,7 +19,7 @@ use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
-use crate::client::slot::{Ending, Stage, Written};
+use crate::client::slot::{Ending, Stage, Written, results_start};
 use crate::client::taking::{ReplyMessage, ReplyOutcome};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
 use crate::config::{self, EngineConfig};
@@ -265,10 +265,19 @@ impl Calling {
             state.statistics.count_write_chunk(data.len() as u32);
             written = Few::one((chunk, buf));
         }
-        let message = ReplyMessage::Shown(&octets[..reply.start as usize + reply.stream.len()]);
-        let displacement = reply.item.map(|item| item.displacement);
-        let written = (written, data.len() as u32);
-        self.end_short(state, call, (message, reply.start), written, displacement);
+        let message = &octets[..reply.start as usize + reply.stream.len()];
+        let result = match results_start(message, reply.start as usize, call) {
+            Ok(first) => {
+                let message = ReplyMessage::Shown(message);
+                let results = message.into_results(&state.pools.messages, first, data.len() as u32);
+                results.and_then(|results| match reply.item {
+                    None => Ok(results),
+                    Some(item) => results.placed(item.displacement, first - reply.start),
+                })
+            }
+            Err(error) => Err(error),
+        };
+        self.hand_over(state, call, result, written);
         true
     }
 
