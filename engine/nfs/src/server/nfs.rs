@@ -235,7 +235,6 @@ pub(super) trait Answer {
 }
 
 impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
-    #[inline]
     fn send(&self, reply: &mut Reply<'_>) {
         reply.success(|writer| writer.value(self));
     }
@@ -323,8 +322,6 @@ pub(super) fn plain(step: ChangeStep<()>) -> ChangeStep<Option<ObjectStat>> {
     })
 }
 
-// Inline: attributes are large to move.
-#[inline(always)]
 pub(super) fn getattr<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
