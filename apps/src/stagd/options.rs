@@ -22,7 +22,7 @@ use super::weights::ClientWeight;
 #[derive(Clone, Debug, Default, Args, serde::Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub struct StagdOptions {
-    /// What is served: a [`ExportSpec`](super::exports::ExportSpec) each
+    /// What is served: an `ExportSpec` each
     #[serde(deserialize_with = "one_or_many")]
     #[arg(long, value_name = "SPEC", help = "mem:/PATH or dir:/PATH[,OPTIONS]; help lists")]
     pub export: Vec<String>,

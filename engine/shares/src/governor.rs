@@ -11,7 +11,7 @@
 //!
 //! What is fair for a client is the larger of two numbers, in credits:
 //!
-//! - its equal part, by weight ([`CreditLedger::equal`]). All clients can have theirs at once: Receives that a crowd of connections
+//! - its equal part, by weight (`CreditLedger::equal`). All clients can have theirs at once: Receives that a crowd of connections
 //!   is sure of and does not use are not divided, because no other client may have them.
 //! - its part of what is free: a client of usual weight may hold four times what is free (a *dynamic threshold*, as
 //!   switches have that share one buffer among their ports). `k` clients that want all settle at equal parts, without a
@@ -508,7 +508,7 @@ impl CreditLedger {
     }
 
     /// Whether a silent connection that holds more than its part is to end, because a busy one found less: then the caller looks
-    /// for it, once in [`RELIEF_INTERVAL`] at most.
+    /// for it, once in `RELIEF_INTERVAL` at most.
     pub fn take_starved(&mut self, now: Duration) -> bool {
         if now < self.relief_due || !std::mem::take(&mut self.is_starved) {
             return false;

@@ -10,9 +10,9 @@
 //!   same way: one that holds something gets more only while it then holds no more than half of that. A greedy owner settles
 //!   at an equal part, and waits alone; one who comes later finds twice as much as each of them has.
 //! - A peer that has not yet answered gets a *probe* first, a few pages. Those of all connections together are at most
-//!   one part in [`PROBES_SHARE`]. So peers that never answer hold next to nothing.
+//!   one part in `PROBES_SHARE`. So peers that never answer hold next to nothing.
 //! - A Call gets all of its remaining memory at once, or none and waits: two that hold parts cannot wait for each other.
-//! - Peers are asked to fill at most one part in [`ASKED_SHARE`] without a limit to each, and beyond that a *window*, as
+//! - Peers are asked to fill at most one part in `ASKED_SHARE` without a limit to each, and beyond that a *window*, as
 //!   large as a probe, at a time. What a peer was not asked for, or has filled, can be taken back while others wait.
 //! - Some pages are left for messages on byte streams, so that a Call without bulk data never waits for one with. Of these an owner
 //!   gets no more than it leaves free.

@@ -57,7 +57,7 @@ use stag_vfs::ObjectId;
 /// A file, whichever export it was reached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// The file system of this machine ([`Store::volume`](stag_vfs::Store::volume)), not that of an export.
+    /// The file system of this machine ([`StoreProfile::volume`](stag_vfs::StoreProfile::volume)), not that of an export.
     pub volume: u64,
     /// The file.
     pub object: ObjectId,

@@ -88,7 +88,7 @@ impl<S: Store + ?Sized> Service for Mount<S> {
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         // Nothing is changed here, so it does not matter what time of day it is.
-        self.exports.borrow_mut().poll_later(Program::Mount, now, Timestamp::default())
+        self.exports.borrow_mut().poll_later(Program::Mount, now, Timestamp::default)
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {

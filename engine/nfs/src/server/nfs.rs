@@ -131,7 +131,7 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        let time = self.time.at(now);
+        let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfs, now, time)
     }
 
@@ -153,7 +153,10 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let is_busy = self.exports.borrow().shares.iter().any(|(_, volume)| volume.store().is_busy());
+        let exports = self.exports.borrow();
+        // What is answered for another service, which has asked in this pass already, is there in the next one.
+        let is_busy =
+            exports.has_answers() || exports.shares.iter().any(|(_, volume)| volume.store().is_busy());
         is_busy.then_some(Duration::ZERO)
     }
 }

@@ -96,7 +96,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        let time = self.time.at(now);
+        let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfsacl, now, time)
     }
 

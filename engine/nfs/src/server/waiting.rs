@@ -230,20 +230,48 @@ impl Waiting {
 }
 
 impl<S: Store + ?Sized> ExportTable<S> {
-    /// The next Call of a service that can be answered. One of the other service is kept until that asks. `time` is the wall
-    /// clock.
-    pub(super) fn poll_later(&mut self, program: Program, now: Duration, time: Timestamp) -> Option<Token> {
+    /// The next Call of a service that can be answered. One of another service is kept until that asks. `time` is the wall
+    /// clock. In most passes there is none.
+    #[inline]
+    pub(super) fn poll_later(
+        &mut self,
+        program: Program,
+        now: Duration,
+        time: impl FnOnce() -> Timestamp,
+    ) -> Option<Token> {
+        // NFS asks the stores for all services.
+        if !self.has_answers() && !(program == Program::Nfs && self.ask_stores(now)) {
+            return None;
+        }
+        self.next_answered(program, now, time())
+    }
+
+    /// Whether a Call that waited can be answered, or goes on.
+    #[inline]
+    pub(super) fn has_answers(&self) -> bool {
+        self.waiting.ready.is_some() || !self.waiting.answered.is_empty()
+    }
+
+    /// Asks the stores for what is over. `false`: there is nothing.
+    #[inline]
+    fn ask_stores(&mut self, now: Duration) -> bool {
+        let stores = self.shares.iter_mut().enumerate();
+        let mut ready = stores.filter_map(|(share, (_, volume))| {
+            volume.store_mut().poll_later(now).map(|ticket| WaitsFor { share, ticket })
+        });
+        self.waiting.ready = ready.next();
+        self.waiting.ready.is_some()
+    }
+
+    #[inline(never)]
+    fn next_answered(&mut self, program: Program, now: Duration, time: Timestamp) -> Option<Token> {
         self.waiting.time = time;
         loop {
             if let Some((_, token, _)) = self.waiting.answered.iter().find(|(other, ..)| *other == program) {
                 return Some(*token);
             }
             if self.waiting.ready.is_none() {
-                let stores = self.shares.iter_mut().enumerate();
-                let mut ready = stores.filter_map(|(share, (_, volume))| {
-                    volume.store_mut().poll_later(now).map(|ticket| WaitsFor { share, ticket })
-                });
-                self.waiting.ready = ready.next();
+                self.ask_stores(now);
             }
             let ready = self.waiting.ready?;
             match self.waiting.at(ready).map(|waiter| (waiter.program, waiter.token, &waiter.pending)) {

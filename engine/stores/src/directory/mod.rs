@@ -9,7 +9,7 @@
 //!   examination of their file (`seen.rs`). Data that was acknowledged as stable was synced. All else is system calls on names
 //!   and attributes, made at once: a directory that the kernel does not have in memory costs the reactor the disk's time.
 //! - **Changes of a Call are on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
-//!   attributes are synced by [`Store::commit_changes`], and COMMIT's data with them (`syncs.rs`).
+//!   attributes are synced by [`Store::sync_changes`], and COMMIT's data with them (`syncs.rs`).
 //!   [`DirectoryConfig::sync`] can switch it off. Two things cannot be synced by themselves: attributes of objects that
 //!   cannot be opened (symbolic links, devices, sockets, pipes), and names in a directory that a server which is not root
 //!   may write but not read. They are as safe as the file system's journal makes them.
