@@ -240,10 +240,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
         time: impl FnOnce() -> Timestamp,
     ) -> Option<Token> {
         // NFS asks the stores for all services.
-        if !self.has_answers() && !(program == Program::Nfs && self.ask_stores(now)) {
-            return None;
-        }
-        self.next_answered(program, now, time())
+        let is_answered = self.has_answers() || program == Program::Nfs && self.ask_stores(now);
+        if is_answered { self.next_answered(program, now, time()) } else { None }
     }
 
     /// Whether a Call that waited can be answered, or goes on.
