@@ -2,12 +2,10 @@
 //!
 //! A program of its own, because it replaces the allocator.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_state::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
 use stag_stores::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
+use stag_testing::CountingAllocator;
 use stag_vfs::{
     Acl, AclEntry, CreateMode, FsError, ObjectId, SetLists, Stability, Timestamp, Update, UserIdentity,
     WriteData, kind,
@@ -18,35 +16,8 @@ mod procedures;
 
 use procedures::Procedures;
 
-/// Counts what each thread has of the heap, as glibc hands it out: a word beside each piece, in steps of 16 octets.
-struct Counting;
-
-thread_local! {
-    static TAKEN: Cell<i64> = const { Cell::new(0) };
-}
-
-fn piece(len: usize) -> i64 {
-    (len + 8).next_multiple_of(16).max(32) as i64
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        TAKEN.set(TAKEN.get() + piece(layout.size()));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        TAKEN.set(TAKEN.get() - piece(layout.size()));
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -84,7 +55,7 @@ impl Lab {
             names_max: 4 * objects_max,
             root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
         };
-        let before = TAKEN.get();
+        let before = CountingAllocator::taken();
         let store = Procedures::from(MemoryStore::new(&config, pool, NOW).unwrap());
         let root = store.root();
         Lab { store, root, before }
@@ -92,7 +63,7 @@ impl Lab {
 
     /// What it really takes.
     fn taken(&self) -> i64 {
-        TAKEN.get() - self.before
+        CountingAllocator::taken() - self.before
     }
 
     fn file(&mut self, directory: ObjectId, name: &str) -> Result<ObjectId, FsError> {
@@ -290,10 +261,10 @@ type Waiter = ([u64; 5], Box<[u8]>);
 #[test]
 fn locks_take_what_is_said() {
     let config = LockConfig { waiting_max: 8192, handle_octets_max: 8 << 20, ..LockConfig::default() };
-    let before = TAKEN.get();
+    let before = CountingAllocator::taken();
     let mut table: LockTable<Waiter> = LockTable::new(config);
     let mut each = |waits: bool| {
-        let start = (TAKEN.get(), table.counts());
+        let start = (CountingAllocator::taken(), table.counts());
         let mut svid = 0;
         // No site gets more than it leaves free: several get nearly all.
         for site in 1..20 {
@@ -325,7 +296,7 @@ fn locks_take_what_is_said() {
         }
         let counts = table.counts();
         let count = if waits { counts.waiting - start.1.waiting } else { counts.locks - start.1.locks };
-        ((TAKEN.get() - start.0) as f64 / f64::from(count), count)
+        ((CountingAllocator::taken() - start.0) as f64 / f64::from(count), count)
     };
     let (lock, locks) = each(false);
     let (waiting, waits) = each(true);
@@ -336,7 +307,7 @@ fn locks_take_what_is_said() {
         handle_octets_max: (locks + waits) * 64,
         ..config
     };
-    let (said, taken) = (filled.memory_max() as f64, (TAKEN.get() - before) as f64);
+    let (said, taken) = (filled.memory_max() as f64, (CountingAllocator::taken() - before) as f64);
     println!("locks: {said} said, {taken} taken, {:.3}", said / taken);
     assert!((0.95..=1.05).contains(&(said / taken)), "locks: it says {said}, and they take {taken}");
 }

@@ -293,7 +293,7 @@ impl EngineConfig {
             receives: self.credits_max
                 + SPARE_RECEIVES
                 + self.reverse_receives()
-                + if self.speaks_version_2() { version2::SPARE_RECEIVES + self.continuation } else { 0 },
+                + if self.speaks_version_2() { version2::UNCREDITED_RECEIVES + self.continuation } else { 0 },
             // For each credit: its Send, or the Read or Writes before it. A fragmented transfer takes
             // more than its share and waits for room when the queue is full. Reverse Calls and their Replies are one Send each.
             sends: self.credits_max * 4 + 8 + self.reverse_credits * 2,

@@ -2,8 +2,6 @@
 //!
 //! A program of its own, because it replaces the allocator.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::time::Duration;
 
 use stag_state::client::{ClientConfig, ClientId, ClientTable, ExchangeRequest, Principal, SessionRequest};
@@ -11,37 +9,11 @@ use stag_state::open::{OpenConfig, OpenRequest, OpenTable, ShareModes};
 use stag_state::session::{ChannelLimits, Session};
 use stag_state::slot::{Sequenced, SlotRequest};
 use stag_state::{FileKey, HostSite};
+use stag_testing::CountingAllocator;
 use stag_vfs::ObjectId;
 
-/// Counts what each thread has of the heap, as glibc hands it out: a word beside each piece, in steps of 16 octets.
-struct Counting;
-
-thread_local! {
-    static TAKEN: Cell<i64> = const { Cell::new(0) };
-}
-
-fn piece(len: usize) -> i64 {
-    (len + 8).next_multiple_of(16).max(32) as i64
-}
-
-// SAFETY: it is the system's allocator; counting allocates nothing, in a thread-local made by a constant, without a
-// destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        TAKEN.set(TAKEN.get() + piece(layout.size()));
-        // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        TAKEN.set(TAKEN.get() - piece(layout.size()));
-        // SAFETY: the caller's promise.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// Just behind where maps and vectors grow, and just before.
 const COUNTS: [u32; 4] = [3584, 3585, 4096, 4097];
@@ -85,10 +57,10 @@ fn clients(config: ClientConfig, count: u32, name_len: usize) -> (ClientTable, V
 fn a_client_takes_what_it_is_said_to_take() {
     let config = ClientConfig { clients_max: 1 << 20, owner_len_max: 64, ..ClientConfig::default() };
     for count in COUNTS {
-        let before = TAKEN.get();
+        let before = CountingAllocator::taken();
         let (table, ids) = clients(config, count, 64);
         drop(ids);
-        check("clients", count, TAKEN.get() - before, config.client_len());
+        check("clients", count, CountingAllocator::taken() - before, config.client_len());
         drop(table);
     }
 }
@@ -99,7 +71,7 @@ fn a_session_takes_what_it_is_said_to_take() {
         ClientConfig { clients_max: 1 << 20, session_octets_max: 1 << 30, ..ClientConfig::default() };
     for count in [900, 1025] {
         let (mut table, ids) = clients(config, count, 16);
-        let before = TAKEN.get();
+        let before = CountingAllocator::taken();
         let mut fore = None;
         for client in ids {
             let request = SessionRequest {
@@ -120,7 +92,7 @@ fn a_session_takes_what_it_is_said_to_take() {
                 session.slots().finish(claim, Some(&[7; 512]));
             }
         }
-        check("sessions", count, TAKEN.get() - before, Session::memory_max(&fore.unwrap()));
+        check("sessions", count, CountingAllocator::taken() - before, Session::memory_max(&fore.unwrap()));
     }
 }
 
@@ -130,7 +102,7 @@ fn an_open_takes_what_it_is_said_to_take() {
     let price = (config.memory_max() >> 20) + 16;
     let config = OpenConfig { owner_octets_max: 1 << 30, ..config };
     for count in COUNTS {
-        let before = TAKEN.get();
+        let before = CountingAllocator::taken();
         let mut table = OpenTable::new(config, 1, 0);
         for number in 0..count {
             // Each of a client, an owner and a file of its own: the most that one can take.
@@ -141,6 +113,6 @@ fn an_open_takes_what_it_is_said_to_take() {
             let elsewhere = ShareModes::default();
             table.open(&OpenRequest { client, owner: &owner, file, modes, elsewhere }).unwrap();
         }
-        check("opens", count, TAKEN.get() - before, price);
+        check("opens", count, CountingAllocator::taken() - before, price);
     }
 }

@@ -7,6 +7,7 @@ thread_local! {
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
     static FREED: Cell<u64> = const { Cell::new(0) };
     static HELD: Cell<isize> = const { Cell::new(0) };
+    static TAKEN: Cell<i64> = const { Cell::new(0) };
 }
 
 /// The system's allocator, which counts for each thread: what runs the tests allocates beside them.
@@ -42,6 +43,17 @@ impl CountingAllocator {
     pub fn held() -> isize {
         HELD.get()
     }
+
+    /// The same as glibc hands it out: with a word beside each piece, in steps of 16 octets.
+    #[must_use]
+    pub fn taken() -> i64 {
+        TAKEN.get()
+    }
+}
+
+/// Octets that glibc takes for a piece of this length.
+fn piece(len: usize) -> i64 {
+    (len + 8).next_multiple_of(16).max(32) as i64
 }
 
 // SAFETY: it is the system's allocator; counting allocates nothing, in thread-locals made by constants, without destructors.
@@ -51,6 +63,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
         HELD.set(HELD.get() + layout.size() as isize);
+        TAKEN.set(TAKEN.get() + piece(layout.size()));
         // SAFETY: the caller's promise.
         unsafe { System.alloc(layout) }
     }
@@ -58,6 +71,7 @@ unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         FREED.set(FREED.get() + 1);
         HELD.set(HELD.get() - layout.size() as isize);
+        TAKEN.set(TAKEN.get() - piece(layout.size()));
         // SAFETY: the caller's promise.
         unsafe { System.dealloc(pointer, layout) }
     }

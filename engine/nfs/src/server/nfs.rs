@@ -196,7 +196,14 @@ fn dispatch<S: Store + ?Sized>(
     }
     match procedure {
         Procedure::Null => reply.success(|_| Ok(())),
-        Procedure::Getattr => answer!(getattr),
+        Procedure::Getattr => {
+            if let Some(arguments) = decode(call, reply)
+                && let Err(waits) = getattr(exports, asker, &arguments, |results| results.send(reply))
+            {
+                let again = Again::new(procedure, &arguments, asker);
+                return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+            }
+        }
         Procedure::Lookup => answer!(lookup),
         Procedure::Access => answer!(access),
         Procedure::Fsstat => answer!(fsstat),
@@ -325,20 +332,24 @@ pub(super) fn plain(step: ChangeStep<()>) -> ChangeStep<Option<ObjectStat>> {
     })
 }
 
-pub(super) fn getattr<S: Store + ?Sized>(
+/// Hands its results to `answer`, where they are: attributes are large to move.
+pub(super) fn getattr<S: Store + ?Sized, T>(
     exports: &mut ExportTable<S>,
     asker: &CallContext<'_>,
     arguments: &GetattrArguments<'_>,
-    _: Timestamp,
-) -> Result<GetattrReply, WaitsFor> {
+    answer: impl FnOnce(&GetattrReply) -> T,
+) -> Result<T, WaitsFor> {
     let opened = match exports.open(asker, arguments.object) {
         Ok(opened) => opened,
-        Err(error) => return Ok(Err(failure(error, ()))),
+        Err(error) => return Ok(answer(&Err(failure(error, ())))),
     };
     let volume = exports.volume(&opened);
     match volume.store().stat(opened.object) {
-        Ok(seen) => Ok(Ok(GetattrOk { attributes: words::attributes(&seen, volume.profile().fsid) })),
-        Err(Blocked::Fails(error)) => Ok(Err(failure(error, ()))),
+        Ok(seen) => {
+            let attributes = words::attributes(&seen, volume.profile().fsid);
+            Ok(answer(&Ok(GetattrOk { attributes })))
+        }
+        Err(Blocked::Fails(error)) => Ok(answer(&Err(failure(error, ())))),
         Err(Blocked::Waits(ticket)) => Err(opened.waits(ticket)),
     }
 }

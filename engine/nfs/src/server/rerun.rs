@@ -173,7 +173,12 @@ fn run_nfs<S: Store + ?Sized>(
         };
     }
     Ok(match procedure {
-        Procedure::Getattr => answer!(getattr, Getattr),
+        Procedure::Getattr => match decoded(octets) {
+            Some(arguments) => {
+                getattr(exports, asker, &arguments, |results| Ran::Over(Answered::Getattr(*results)))?
+            }
+            None => Ran::Lost,
+        },
         Procedure::Lookup => answer!(lookup, Lookup),
         Procedure::Access => answer!(access, Access),
         Procedure::Fsstat => answer!(fsstat, Fsstat),

@@ -26,7 +26,7 @@ use crate::config::{self, EngineConfig};
 use crate::few::Few;
 use crate::state::{Core, EngineState};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
-use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, SPARE_RECEIVES};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, UNCREDITED_RECEIVES};
 use crate::version2::{PlacementLimits, operation};
 
 /// What the client half of a connection has beside that of version 1.
@@ -97,7 +97,7 @@ impl ClientVersion2 {
         placement: PlacementLimits,
     ) -> ClientVersion2 {
         let slots = config.credits_max * 2;
-        let receives_max = config.credits_max + SPARE_RECEIVES + own.response_receives;
+        let receives_max = config.credits_max + UNCREDITED_RECEIVES + own.response_receives;
         let peer = PeerCharacteristics::default();
         ClientVersion2 {
             requester2: Requester2::new(slots, &own, PAYLOAD_LEN_MAX),
@@ -206,7 +206,7 @@ impl Calling {
     pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         let Some(version2) = &mut self.version2 else { return };
         while self.receives_posted < version2.receives_max {
-            let is_needed = self.receives_posted <= version2.promised + SPARE_RECEIVES;
+            let is_needed = self.receives_posted <= version2.promised + UNCREDITED_RECEIVES;
             if !version2.receives.post(core, id, is_needed) {
                 return;
             }

@@ -59,7 +59,7 @@ pub(crate) const TARGETS_MAX: u32 = 16;
 pub(crate) const CONTINUATION_MAX: u32 = 16;
 
 /// Receives for messages that take no credit: characteristics, errors of groups (XC-X-1).
-pub(crate) const SPARE_RECEIVES: u32 = 2;
+pub(crate) const UNCREDITED_RECEIVES: u32 = 2;
 
 /// Octets of the message that tells characteristics.
 pub(crate) const INITIAL_LEN_MAX: usize = 256;
