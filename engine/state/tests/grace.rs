@@ -38,7 +38,7 @@ fn a_term_ends_it_whether_or_not_clients_come_back() {
     assert_eq!(grace.may_take(true, at(90)), Ok(()));
     assert_eq!(grace.may_reclaim(b"a", false, at(90)), Err(ReclaimRefused::NoGrace));
     assert!(!grace.complete(b"a", at(91)));
-    assert_eq!(self::grace(&[]).stage(at(0)), GraceStage::Over, "there is nobody to wait for");
+    assert_eq!(self::grace(&[]).stage(at(0)), GraceStage::Over, "no client is waited for");
 }
 
 /// 8881-8.4.2.1-a

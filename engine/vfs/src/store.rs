@@ -455,7 +455,7 @@ pub trait Store: Any {
         Err(FsError::NotSupported.into())
     }
 
-    /// Appends `count` octets from `offset`, or what there is of them, to `pieces`, without copying.
+    /// Appends `count` octets from `offset`, or fewer at the end of the file, to `pieces`, without copying.
     ///
     /// `pieces` is never made larger than its capacity: where the file is in more places than that, the READ is
     /// short. So give it room for at least one piece. If it is done later, [`Store::finish`] gives the pieces, or

@@ -11,7 +11,7 @@ use stag_disk::{Errno, system};
 use stag_testing::Scratch;
 use stag_vfs::{CreateMode, FsError, Update, UserIdentity};
 
-/// Who is nobody on Linux.
+/// The user `nobody` of Linux.
 const NOBODY: u32 = 65534;
 
 use stag_stores::directory::DirectoryStore;

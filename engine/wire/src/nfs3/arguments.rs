@@ -177,7 +177,7 @@ pub struct ReadArguments<'a> {
     pub count: u32,
 }
 
-// What is behind the handle is as long as it is: one look at what there is.
+// The fields behind the handle have a fixed length, so the remaining octets are checked once.
 impl<'a> Decode<'a> for ReadArguments<'a> {
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {

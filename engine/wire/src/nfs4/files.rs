@@ -188,7 +188,7 @@ pub struct ReadArguments4 {
     pub count: u32,
 }
 
-// Of a length that never differs: one look at what there is.
+// Its length is fixed, so the remaining octets are checked once.
 impl<'a> Decode<'a> for ReadArguments4 {
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {

@@ -66,7 +66,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns what a minor version says of it. Of one that is not spoken here: [`Requirement::Unknown`].
+            /// Returns what a minor version says of it; [`Requirement::Unknown`] for a minor version above 2.
             #[must_use]
             pub const fn requirement(self, minor_version: u32) -> Requirement {
                 let requirements: [Requirement; MINOR_VERSIONS as usize] = match self {
@@ -82,7 +82,7 @@ macro_rules! operations {
             /// Finds the operation of a number in a minor version, or what its results say:
             /// [`Status4::OpIllegal`] if there is none, [`Status4::NotSupp`] if the version forbids it.
             ///
-            /// Who does not execute an operation that this returns answers [`Status4::NotSupp`].
+            /// A server that does not execute an operation which this returns answers [`Status4::NotSupp`].
             pub const fn lookup(number: u32, minor_version: u32) -> Result<$operation, Status4> {
                 let Some(operation) = $operation::from_number(number) else { return Err(Status4::OpIllegal) };
                 match operation.requirement(minor_version) {

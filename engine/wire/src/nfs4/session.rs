@@ -268,7 +268,7 @@ pub struct SequenceArguments {
 
 const SEQUENCE_LEN: usize = 32;
 
-// Of a length that never differs, and in every COMPOUND: one look at what there is.
+// It is in every COMPOUND, and its length is fixed, so the remaining octets are checked once.
 impl<'a> Decode<'a> for SequenceArguments {
     #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
