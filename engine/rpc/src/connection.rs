@@ -274,8 +274,12 @@ impl Connection {
 
     /// What it was good for.
     pub(crate) fn service(&self, now: Duration) -> Service {
-        let calls = self.serving.as_ref().map_or(0, |serving| serving.governor.calls());
-        Service { time: now.saturating_sub(self.opened), calls }
+        Service { time: now.saturating_sub(self.opened), calls: self.calls_served() }
+    }
+
+    /// Calls of its peer that were taken on.
+    pub(crate) fn calls_served(&self) -> u64 {
+        self.serving.as_ref().map_or(0, |serving| serving.governor.calls())
     }
 
     /// Goes on with what found no room, and with a graceful stop. Returns how much was done.

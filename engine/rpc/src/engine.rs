@@ -317,8 +317,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
         Ok(id)
     }
 
-    /// Ends a connection, for good. Its Calls complete first, then [`ConnectionEvent::Closed`] comes.
+    /// Ends a connection, for good. At a client its Calls complete first, then [`ConnectionEvent::Closed`] comes. A connection
+    /// that was accepted, over RDMA or TCP, ends without the answers that are still under way.
     pub fn disconnect(&mut self, connection: ConnectionId) {
+        if crate::stream::is_stream(connection) {
+            if let Some(streams) = &mut self.streams {
+                streams.disconnect(&mut self.core, connection);
+            }
+            return;
+        }
         if let Some(at) = self.parked.iter().position(|parked| is_named(parked, connection)) {
             let parked = self.parked.swap_remove(at);
             self.close(parked, CloseReason::Fabric(DisconnectReason::Local));

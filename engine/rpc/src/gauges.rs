@@ -58,7 +58,38 @@ pub struct ClientCredits {
     pub share: f64,
 }
 
+/// A connection that an engine accepted.
+#[derive(Clone, Debug)]
+pub struct ServedConnection {
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Who is at the other end.
+    pub peer: Option<Peer>,
+    /// Whether it is a byte stream (TCP), not RDMA.
+    pub is_stream: bool,
+    /// Calls of it that were taken on.
+    pub calls: u64,
+}
+
 impl<P: Provider, S: Services> Engine<P, S> {
+    /// Lists all connections that this engine accepted, over RDMA and TCP. Takes a look at each: not for each pass.
+    pub fn served_connections(&self) -> impl Iterator<Item = ServedConnection> + '_ {
+        let accepted = self.connections.iter().flatten().filter(|found| found.is_accepted());
+        let rdma = accepted.map(|found| ServedConnection {
+            connection: found.id,
+            peer: found.peer.clone(),
+            is_stream: false,
+            calls: found.calls_served(),
+        });
+        let streams = self.streams.iter().flat_map(|streams| streams.served());
+        rdma.chain(streams.map(|(connection, peer, calls)| ServedConnection {
+            connection,
+            peer: Some(peer.clone()),
+            is_stream: true,
+            calls,
+        }))
+    }
+
     /// Reads the gauges of all connections that this engine accepted over RDMA. Takes a look at each: not for each pass.
     pub fn credit_gauges(&self) -> impl Iterator<Item = CreditGauge> + '_ {
         self.connections.iter().flatten().filter(|found| found.is_accepted()).filter_map(|found| {

@@ -54,7 +54,7 @@ pub use client::{
 pub use config::{ConfigError, EngineConfig, PlacementChoice, ProtocolChoice, SEGMENTS_MAX};
 pub use engine::{Engine, EngineError};
 pub use few::Few;
-pub use gauges::{ClientCredits, CreditGauge, client_credits, credit_fairness};
+pub use gauges::{ClientCredits, CreditGauge, ServedConnection, client_credits, credit_fairness};
 pub use group::EngineGroup;
 pub use memory::{Memory, MemoryError};
 pub use newcomers::{Newcomer, ServedAt};
@@ -62,6 +62,7 @@ pub use pools::{PAGE_LEN, Pools};
 pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy};
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;
+pub use service::observed::{Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS};
 pub use service::panic_guard::PanicGuard;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};

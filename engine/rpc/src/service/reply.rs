@@ -9,7 +9,7 @@ use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, MemoryHolder, TransitAccounts};
-use crate::service::Procedure;
+use crate::service::{Procedure, Token};
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
 use crate::state::EngineState;
@@ -204,6 +204,12 @@ impl Reply<'_> {
     /// together may have in process: answer at once then.
     pub fn defer(&self, call: &Call<'_>) -> std::io::Result<Deferred> {
         self.deferrals.defer(call.token())
+    }
+
+    /// Whether this is the Call of `token`, and it was just deferred.
+    #[inline]
+    pub(crate) fn is_deferred(&self, token: Token) -> bool {
+        self.deferrals.has_just_deferred(token)
     }
 
     /// The handler panicked while it filled this in: the Call is answered with SYSTEM_ERR, and the log says why.

@@ -86,6 +86,8 @@ pub(super) enum Ending {
     CannotReply,
     /// We are stopping.
     Stopped,
+    /// The user of the engine disconnected it.
+    Disconnected,
 }
 
 /// A Call that a service answers later.
@@ -274,6 +276,11 @@ impl Connection {
     /// What it was good for.
     pub(super) fn service(&self, now: Duration) -> Service {
         Service { time: now.saturating_sub(self.opened), calls: self.calls }
+    }
+
+    /// Calls taken on.
+    pub(super) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// How it is used.

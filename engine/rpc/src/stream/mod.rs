@@ -281,6 +281,22 @@ impl Streams {
         }
     }
 
+    /// Ends a connection, if it is still there.
+    #[cold]
+    pub(crate) fn disconnect<P>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let index = id.index & !STREAM;
+        if self.generations.get(index as usize) == Some(&id.generation)
+            && let Some(connection) = self.connections[index as usize].take()
+        {
+            self.put(core, index, connection, Err(Ending::Disconnected));
+        }
+    }
+
+    /// The connections, each with its peer and the Calls that were taken on.
+    pub(crate) fn served(&self) -> impl Iterator<Item = (ConnectionId, &Peer, u64)> {
+        self.connections.iter().flatten().map(|found| (found.id, &found.peer, found.calls()))
+    }
+
     fn watch(&self, id: ConnectionId, socket: &TcpStream) -> std::io::Result<()> {
         socket.set_nonblocking(true)?;
         socket.set_nodelay(true)?;
@@ -444,6 +460,7 @@ impl Streams {
         let what: &dyn std::fmt::Display = match &ending {
             Ending::Peer => return say_closed(core, connection, "the client ended the connection"),
             Ending::Stopped => return say_closed(core, connection, "this server stops"),
+            Ending::Disconnected => return say_closed(core, connection, "this server disconnected it"),
             Ending::Idle => {
                 core.statistics.stream_timeouts += 1;
                 return say_closed(core, connection, "it was not used for a long time");

@@ -9,4 +9,5 @@ mod endings;
 mod forms;
 mod handover;
 mod life;
+mod observed;
 mod panics;

@@ -1,0 +1,219 @@
+//! [`Observed`]: services whose Calls are counted by procedure, with the time that late answers took.
+
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use stag_fabric::LogLimiter;
+
+use crate::service::call::Call;
+use crate::service::reply::Reply;
+use crate::service::{Home, Lookup, Outcome, Services, Token};
+
+/// Procedures of one service that are counted apart. A higher number shares the last place.
+const PROCEDURES: usize = 32;
+
+/// Services that can be counted: as many as a tuple of services has at most.
+const SERVICES: usize = 8;
+
+/// Calls under way whose time is taken. Those beyond are counted and not timed.
+const TIMED_MAX: usize = 65_536;
+
+/// Upper bounds of the ranges of [`ProcedureStatistics::waited`], in microseconds. The last range has no bound.
+pub const WAIT_BOUNDS_MICROSECONDS: [u64; 9] =
+    [64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
+
+/// What is known of one procedure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcedureStatistics {
+    /// The program's number.
+    pub program: u32,
+    /// The version that was called last.
+    pub version: u32,
+    /// The procedure's name.
+    pub name: &'static str,
+    /// Calls that its service was given.
+    pub calls: u64,
+    /// Those of them that were answered in a later pass: they waited, for example for a disk.
+    pub late: u64,
+    /// Late answers by the time from the Call to its answer, in the ranges of [`WAIT_BOUNDS_MICROSECONDS`].
+    pub waited: [u64; WAIT_BOUNDS_MICROSECONDS.len() + 1],
+    /// The sum of these times.
+    pub waited_sum: Duration,
+}
+
+/// A Call that is answered later.
+#[derive(Debug)]
+struct LateCall {
+    place: usize,
+    since: Duration,
+    client: Option<String>,
+}
+
+/// Serves as `S` does, and counts its Calls.
+///
+/// A Call that is answered at once costs its counter alone. One that is answered later is timed with the clock of the reactor's
+/// passes, from the pass that called the service to the pass that let it finish. Calls that the engine answers itself are not
+/// counted: NULL, repeated Calls whose Reply was kept, and Calls that it refuses. A Call that is answered by a
+/// [`Deferred`](crate::Deferred) is counted, and not timed.
+///
+/// In a group of reactors a Call counts where it is executed.
+#[derive(Debug)]
+pub struct Observed<S> {
+    services: S,
+    /// By service and procedure.
+    procedures: Box<[ProcedureStatistics; SERVICES * PROCEDURES]>,
+    late: HashMap<(usize, Token), LateCall>,
+    /// Late answers that take at least this long are logged.
+    slow: Option<Duration>,
+    /// The clock in this pass.
+    now: Duration,
+    complaints: LogLimiter,
+}
+
+impl<S: Services> Observed<S> {
+    /// Counts the Calls of `services`.
+    pub fn new(services: S) -> Observed<S> {
+        Observed {
+            services,
+            procedures: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
+            late: HashMap::new(),
+            slow: None,
+            now: Duration::ZERO,
+            complaints: LogLimiter::default(),
+        }
+    }
+
+    /// The same. Each Call whose answer took at least `slow` gets a line in the log: its client, its procedure and its time.
+    /// There are at most a few lines a second, which say how many were left out.
+    #[must_use]
+    pub fn with_slow_log(self, slow: Duration) -> Observed<S> {
+        Observed { slow: Some(slow), ..self }
+    }
+
+    /// The procedures that were called, in no particular order.
+    pub fn procedures(&self) -> impl Iterator<Item = &ProcedureStatistics> {
+        self.procedures.iter().filter(|procedure| procedure.calls > 0)
+    }
+
+    /// Calls whose answers are timed at this moment.
+    #[must_use]
+    pub fn timed(&self) -> usize {
+        self.late.len()
+    }
+
+    /// The services.
+    pub fn get_mut(&mut self) -> &mut S {
+        &mut self.services
+    }
+
+    #[inline(always)]
+    fn count(&mut self, service: usize, call: &Call<'_>) -> usize {
+        let procedure = (call.procedure as usize).min(PROCEDURES - 1);
+        let place = service % SERVICES * PROCEDURES + procedure;
+        let counted = &mut self.procedures[place];
+        counted.calls += 1;
+        if counted.version != call.version {
+            self.name(place, call);
+        }
+        place
+    }
+
+    /// Notes which procedure has a place.
+    #[cold]
+    fn name(&mut self, place: usize, call: &Call<'_>) {
+        let name = match self.services.lookup(call.program, call.version, call.procedure) {
+            Lookup::Found { procedure, .. } => procedure.name,
+            _ => "",
+        };
+        let counted = &mut self.procedures[place];
+        (counted.program, counted.version, counted.name) = (call.program, call.version, name);
+    }
+
+    #[cold]
+    fn begin(&mut self, key: (usize, Token), place: usize, since: Duration, call: &Call<'_>) {
+        if self.late.len() < TIMED_MAX {
+            // Only the log asks who called.
+            let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
+            self.late.insert(key, LateCall { place, since, client });
+        }
+    }
+
+    fn end(&mut self, key: (usize, Token)) {
+        let Some(LateCall { place, since, client }) = self.late.remove(&key) else { return };
+        let waited = self.now.saturating_sub(since);
+        let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        let range = WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds);
+        let counted = &mut self.procedures[place];
+        counted.late += 1;
+        counted.waited[range] += 1;
+        counted.waited_sum += waited;
+        if self.slow.is_some_and(|slow| waited >= slow)
+            && let Some(withheld) = self.complaints.admit(self.now)
+        {
+            let procedure = counted.name;
+            let client = client.as_deref().unwrap_or("unknown");
+            tracing::warn!(procedure, client, ?waited, withheld, "slow: its service answered late");
+        }
+    }
+}
+
+impl<S: Services> Services for Observed<S> {
+    #[inline]
+    fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
+        self.services.lookup(program, version, procedure)
+    }
+
+    #[inline]
+    fn home(&self, service: usize, call: &Call<'_>) -> Home {
+        self.services.home(service, call)
+    }
+
+    #[inline]
+    fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let place = self.count(service, call);
+        let outcome = self.services.call(service, call, reply);
+        if let Outcome::Later(token) = outcome
+            && !reply.is_deferred(token)
+        {
+            self.begin((service, token), place, call.now(), call);
+        }
+        outcome
+    }
+
+    #[inline]
+    fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
+        self.now = now;
+        self.services.poll_later(now)
+    }
+
+    fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
+        self.services.finish(service, token, reply);
+        self.end((service, token));
+    }
+
+    fn abandoned(&mut self, service: usize, token: Token) {
+        self.services.abandoned(service, token);
+        self.end((service, token));
+    }
+
+    fn give_back(&mut self) {
+        self.services.give_back();
+    }
+
+    fn arm(&mut self) -> bool {
+        self.services.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.services.disarm();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.services.descriptors(out);
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        self.services.next_timeout()
+    }
+}

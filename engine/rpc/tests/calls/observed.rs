@@ -1,0 +1,205 @@
+//! Services whose Calls are counted by procedure.
+
+use std::time::Duration;
+
+use stag_fabric::sim::{FaultPlan, World};
+use stag_rpc::{
+    Call, Chunks, ConnectionEvent, ConnectionId, Deferred, Observed, Outcome, Procedure,
+    ProcedureStatistics, Reply, Service, Token, WAIT_BOUNDS_MICROSECONDS,
+};
+use stag_runtime::Poller;
+
+use crate::support::program::PROGRAM;
+use crate::support::{Ended, Node, PASSES_MAX, bytes, request, small};
+
+/// Answered at once.
+const NOW: u32 = 1;
+/// Answered when the test says so.
+const LATER: u32 = 2;
+/// Answered by a [`Deferred`].
+const DEFERRED: u32 = 3;
+/// Beyond the procedures that are counted apart.
+const HIGH: u32 = 1000;
+
+static NOW_PROCEDURE: Procedure = Procedure::plain("NOW");
+static LATER_PROCEDURE: Procedure = Procedure::plain("LATER");
+static DEFERRED_PROCEDURE: Procedure = Procedure::plain("DEFERRED");
+static HIGH_PROCEDURE: Procedure = Procedure::plain("HIGH");
+
+#[derive(Default)]
+struct Slow {
+    late: Vec<Token>,
+    may_answer: bool,
+    deferred: Vec<Deferred>,
+    abandoned: u32,
+}
+
+impl Service for Slow {
+    fn program(&self) -> u32 {
+        PROGRAM
+    }
+
+    fn versions(&self) -> (u32, u32) {
+        (2, 3)
+    }
+
+    fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
+        match procedure {
+            NOW => Some(&NOW_PROCEDURE),
+            LATER => Some(&LATER_PROCEDURE),
+            DEFERRED => Some(&DEFERRED_PROCEDURE),
+            HIGH => Some(&HIGH_PROCEDURE),
+            _ => None,
+        }
+    }
+
+    fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        match call.procedure {
+            LATER => {
+                self.late.push(call.token());
+                Outcome::Later(call.token())
+            }
+            DEFERRED => {
+                let deferred = reply.defer(call).expect("a descriptor");
+                let token = deferred.token();
+                self.deferred.push(deferred);
+                Outcome::Later(token)
+            }
+            _ => {
+                reply.success(|_| Ok(()));
+                Outcome::Done
+            }
+        }
+    }
+
+    fn poll_later(&mut self, _: Duration) -> Option<Token> {
+        if self.may_answer { self.late.pop() } else { None }
+    }
+
+    fn finish(&mut self, _: Token, reply: &mut Reply<'_>) {
+        reply.success(|_| Ok(()));
+    }
+
+    fn abandoned(&mut self, _: Token) {
+        self.abandoned += 1;
+    }
+}
+
+struct Lab {
+    world: World,
+    server: Node<Observed<(Slow,)>>,
+    client: Node<()>,
+    connection: ConnectionId,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        let world = World::new(1, FaultPlan::default());
+        let mut server = Node::new(&world, "server", small(), 1 << 20, |_| Observed::new((Slow::default(),)));
+        server.engine.listen("server").expect("the address is free");
+        let mut client = Node::new(&world, "client", small(), 1 << 20, |_| ());
+        let connection = client.engine.connect("server").expect("the address is fine");
+        let mut lab = Lab { world, server, client, connection };
+        let wanted = ConnectionEvent::Established { connection };
+        lab.run(|lab| lab.client.events.contains(&wanted));
+        lab
+    }
+
+    #[track_caller]
+    fn run(&mut self, done: impl Fn(&mut Lab) -> bool) {
+        for _ in 0..PASSES_MAX {
+            if done(self) {
+                return;
+            }
+            let now = self.world.now();
+            if self.server.poll(now) + self.client.poll(now) == 0 {
+                let timers = [self.server.engine.next_timeout(), self.client.engine.next_timeout()];
+                self.world.advance_before(timers.into_iter().flatten().min());
+            }
+        }
+        panic!("what was awaited did not happen in {PASSES_MAX} passes");
+    }
+
+    fn begin(&mut self, procedure: u32) {
+        let (connection, mut chunks) = (self.connection, Chunks::default());
+        let call = self.client.engine.call(connection, &request(procedure), &mut chunks, |_| Ok(()));
+        call.expect("a credit");
+    }
+
+    #[track_caller]
+    fn end(&mut self) {
+        self.run(|lab| !lab.client.done.is_empty());
+        assert_eq!(bytes(&Ended::of(self.client.done.remove(0))), []);
+    }
+
+    fn observed(&mut self) -> &mut Observed<(Slow,)> {
+        self.server.engine.services_mut()
+    }
+
+    fn slow(&mut self) -> &mut Slow {
+        &mut self.observed().get_mut().0
+    }
+
+    fn found(&mut self, name: &str) -> ProcedureStatistics {
+        let found = self.observed().procedures().find(|found| found.name == name);
+        found.cloned().unwrap_or_default()
+    }
+}
+
+#[test]
+fn calls_are_counted_by_procedure() {
+    let mut lab = Lab::new();
+    for procedure in [NOW, HIGH, NOW, 0, NOW] {
+        lab.begin(procedure);
+        lab.end();
+    }
+    let now = lab.found("NOW");
+    assert_eq!((now.program, now.calls, now.late), (PROGRAM, 3, 0));
+    assert_eq!(lab.found("HIGH").calls, 1);
+    // The engine answers NULL.
+    assert_eq!(lab.observed().procedures().count(), 2);
+}
+
+#[test]
+fn late_answers_are_timed_from_the_call_to_the_answer() {
+    let mut lab = Lab::new();
+    lab.begin(LATER);
+    lab.run(|lab| !lab.slow().late.is_empty());
+    assert_eq!(lab.observed().timed(), 1);
+    let waited = Duration::from_millis(10);
+    let later = lab.world.now() + waited;
+    lab.world.advance_to(later);
+    lab.slow().may_answer = true;
+    lab.end();
+    let late = lab.found("LATER");
+    assert_eq!((late.calls, late.late), (1, 1));
+    assert!(late.waited_sum >= waited && late.waited_sum < 2 * waited, "{:?}", late.waited_sum);
+    let range = WAIT_BOUNDS_MICROSECONDS.iter().position(|&bound| bound > 10_000).expect("a range");
+    assert_eq!(late.waited[range], 1, "{late:?}");
+    assert_eq!(lab.observed().timed(), 0);
+}
+
+/// Its answer does not come by way of the service.
+#[test]
+fn a_deferred_call_is_counted_and_not_timed() {
+    let mut lab = Lab::new();
+    lab.begin(DEFERRED);
+    lab.run(|lab| !lab.slow().deferred.is_empty());
+    assert_eq!(lab.observed().timed(), 0);
+    let deferred = lab.slow().deferred.pop().expect("it was just there");
+    deferred.finish(|reply| reply.success(|_| Ok(())));
+    lab.end();
+    assert_eq!((lab.found("DEFERRED").calls, lab.found("DEFERRED").late), (1, 0));
+}
+
+#[test]
+fn a_call_whose_client_is_gone_is_timed_no_longer() {
+    let mut lab = Lab::new();
+    lab.begin(LATER);
+    lab.run(|lab| !lab.slow().late.is_empty());
+    lab.client.engine.disconnect(lab.connection);
+    lab.run(|lab| lab.server.engine.connection_count() == 0);
+    lab.slow().may_answer = true;
+    lab.run(|lab| lab.slow().abandoned == 1);
+    assert_eq!(lab.observed().timed(), 0);
+}
