@@ -21,6 +21,7 @@ packages() {
             ;;
         hwloc) echo /usr/include/hwloc.h:libhwloc-dev /usr/include/libudev.h:libudev-dev pkg-config:pkg-config cc:gcc ;;
         fuzz) echo c++:g++ ;;
+        deb) echo debootstrap:debootstrap dpkg-deb:dpkg objdump:binutils ;;
         budgets) echo valgrind:valgrind ;;
         *) return 1 ;;
     esac

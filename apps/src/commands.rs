@@ -1,5 +1,6 @@
 //! One file for each command of `stag`: its flags and what it does.
 
+pub mod admin;
 pub mod cat;
 pub mod cp;
 pub mod df;
@@ -7,6 +8,7 @@ pub mod doctor;
 pub mod dump;
 pub mod explain;
 pub mod fabrics;
+pub mod generate;
 pub mod get;
 pub mod hugepages;
 pub mod ls;
@@ -17,3 +19,4 @@ pub mod ping;
 pub mod put;
 pub mod rm;
 pub mod stat;
+pub mod top;

@@ -1,13 +1,13 @@
 //! Prints an engine's counters.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use stag::rpc::Statistics;
 
 /// Declares the object of `--json` with the fields of [`Statistics`] that it shows.
 macro_rules! counters {
     ($($field:ident),* $(,)?) => {
         /// The counters of one engine or of several, by the names of [`Statistics`].
-        #[derive(Clone, Copy, Debug, Default, Serialize)]
+        #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
         #[expect(missing_docs, reason = "each is a field of `Statistics`, which says what it is")]
         pub struct Counters {
             $(pub $field: u64,)*

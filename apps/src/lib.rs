@@ -21,6 +21,7 @@
 //! | [`attributes`] | prints a file's attributes |
 //! | [`copy`] | copies between this machine and servers |
 //! | `programs` | the programs that an engine serves |
+//! | [`admin`] | the control socket of `stagd` |
 //! | [`remote`] | a server's files, as the commands use them |
 //! | [`timings`], [`counters`] | measured times, and counters |
 //! | [`stagd`] | the server: options, plan, run, report |
@@ -28,6 +29,7 @@
 //! | [`conform`] | `stag conform` |
 #![forbid(unsafe_code)]
 
+pub mod admin;
 pub mod arguments;
 pub mod attributes;
 pub mod commands;

@@ -3,12 +3,13 @@
 
 use std::env;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::reload;
 
 use crate::failure::CommandFailure;
 
@@ -21,14 +22,33 @@ const WAITING_MAX: usize = 256 << 10;
 /// How long the end of a program waits for the readers of its last words: for each of standard output and standard error.
 pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
+/// Changes what the filter of the log lets through.
+type SetFilter = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
+
+static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+
+/// Reads a filter: a level, or `target=level` with commas between.
+fn filter(text: &str) -> Result<Targets, String> {
+    text.parse().map_err(|error| format!("{text:?}: {error}; write for example info, or stag_rpc=debug"))
+}
+
+/// Logs what this filter lets through from now on.
+///
+/// # Errors
+///
+/// It is no filter, in words.
+pub fn set(text: &str) -> Result<(), String> {
+    let filter = filter(text)?;
+    let Some(set) = SET_FILTER.get() else { return Err("the log has not started".to_owned()) };
+    set(filter).map_err(|error| error.to_string())
+}
+
 /// Starts the log: warnings and errors, unless told otherwise.
 pub fn start() -> Result<(), CommandFailure> {
     let wanted = env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
-    let filter: Targets = wanted.parse().map_err(|error| {
-        CommandFailure::usage(format_args!(
-            "{VARIABLE}={wanted:?}: {error}; write for example {VARIABLE}=info"
-        ))
-    })?;
+    let filter =
+        filter(&wanted).map_err(|problem| CommandFailure::usage(format_args!("{VARIABLE}={problem}")))?;
+    let (filter, handle) = reload::Layer::new(filter);
     let subscriber = tracing_subscriber::fmt()
         // The filter alone decides: the subscriber's own limit is open.
         .with_max_level(LevelFilter::TRACE)
@@ -39,7 +59,9 @@ pub fn start() -> Result<(), CommandFailure> {
         .finish()
         .with(filter);
     // It is set already where one process runs two servers: the first one's log serves both.
-    let _ = tracing::subscriber::set_global_default(subscriber);
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
+        let _ = SET_FILTER.set(Box::new(move |filter| handle.reload(filter)));
+    }
     Ok(())
 }
 

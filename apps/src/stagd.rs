@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use exports::{Medium, OPTIONS};
 
 use crate::failure::CommandFailure;
@@ -12,7 +12,9 @@ use crate::output::{Output, within};
 use crate::version::VERSION;
 use crate::{arguments, limits, logging};
 
+mod asking;
 mod claims;
+mod control;
 mod cores;
 mod credits;
 mod descriptors;
@@ -23,6 +25,7 @@ mod filling;
 mod listen;
 mod listeners;
 mod locks;
+mod metrics;
 mod mounts;
 mod options;
 mod plan;
@@ -36,6 +39,7 @@ mod services;
 mod settings;
 mod signals;
 mod state;
+mod supervisor;
 mod weights;
 
 pub use cores::CoreList;
@@ -64,6 +68,11 @@ struct Stagd {
     /// Print one JSON object a line instead of text
     #[arg(long)]
     json: bool,
+}
+
+/// The command line, for what is made from it.
+pub(crate) fn command() -> clap::Command {
+    Stagd::command()
 }
 
 /// The whole of `stagd`.

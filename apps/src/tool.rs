@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use stag::fabric::shm::Admit;
 
 use crate::commands::{
-    cat, cp, df, doctor, dump, explain, fabrics, get, hugepages, ls, mkdir, mv, perf, ping, put, rm, stat,
+    admin, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf, ping,
+    put, rm, stat, top,
 };
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
@@ -69,6 +70,11 @@ struct Stag {
     command: Command,
 }
 
+/// The command line, for what is made from it.
+pub(crate) fn command() -> clap::Command {
+    Stag::command()
+}
+
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
@@ -90,6 +96,10 @@ enum Command {
     Conform(conform::Conform),
     Doctor(doctor::Doctor),
     Explain(explain::Explain),
+    Admin(admin::Admin),
+    Top(top::Top),
+    #[command(hide = true)]
+    Generate(generate::Generate),
     /// The server, for `stag demo` where only `stag` was built
     #[command(hide = true)]
     Stagd(stagd::StagdOptions),
@@ -117,6 +127,9 @@ impl Command {
             Command::Conform(command) => command.run(out),
             Command::Doctor(command) => command.run(out),
             Command::Explain(command) => command.run(out),
+            Command::Admin(command) => command.run(out),
+            Command::Top(command) => command.run(out),
+            Command::Generate(command) => command.run(out),
             Command::Stagd(options) => stagd::run(options, out),
         }
     }
@@ -159,6 +172,9 @@ impl Command {
             | Command::Hugepages(_)
             | Command::Doctor(_)
             | Command::Explain(_)
+            | Command::Admin(_)
+            | Command::Top(_)
+            | Command::Generate(_)
             | Command::Stagd(_) => Vec::new(),
         }
     }

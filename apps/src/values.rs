@@ -91,6 +91,33 @@ impl<'de> Deserialize<'de> for Pages {
     }
 }
 
+/// A time that something may take: `50ms`, `2s`, `800us`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delay(pub Duration);
+
+impl FromStr for Delay {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Delay, String> {
+        let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+        let unit: Option<fn(u64) -> Duration> = match &text[digits..] {
+            "s" => Some(Duration::from_secs),
+            "ms" => Some(Duration::from_millis),
+            "us" => Some(Duration::from_micros),
+            _ => None,
+        };
+        let number = text[..digits].parse::<u64>().ok();
+        let delay = number.zip(unit).map(|(number, unit)| Delay(unit(number)));
+        delay.ok_or_else(|| format!("{text:?} is not a time; write 800us, 50ms or 2s"))
+    }
+}
+
+impl<'de> Deserialize<'de> for Delay {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Delay, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
 /// A congestion control algorithm of TCP, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CongestionControlName(pub stag::fabric::iwarp::CongestionControl);

@@ -1,9 +1,10 @@
 //! Prints the credits of clients.
 
 use serde::Serialize;
-use stag::fabric::{Peer, Provider};
+use stag::fabric::Provider;
 use stag::rpc::{ClientCredits, CreditGauge, Engine, client_credits, credit_fairness};
 
+use super::asking::client_name;
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -23,6 +24,15 @@ impl CreditSnapshot {
     pub(super) fn take<P: Provider>(engine: &Engine<P, Programs>) -> CreditSnapshot {
         let (receives_held, receives_max) = engine.receives_held();
         CreditSnapshot { gauges: engine.credit_gauges().collect(), receives_held, receives_max }
+    }
+
+    pub(super) fn gauges(&self) -> &[CreditGauge] {
+        &self.gauges
+    }
+
+    /// Receives that are held, and the most that may be.
+    pub(super) fn receives(&self) -> (u32, u32) {
+        (self.receives_held, self.receives_max)
     }
 }
 
@@ -121,13 +131,8 @@ impl CreditReport {
 }
 
 fn client_report(client: &ClientCredits) -> ClientReport {
-    let name = match &client.peer {
-        Some(Peer::Address(address)) => address.ip().to_canonical().to_string(),
-        Some(Peer::Process { uid, .. }) => format!("uid {uid}"),
-        None => "unknown".to_owned(),
-    };
     ClientReport {
-        client: name,
+        client: client_name(client.peer.as_ref()),
         weight: client.weight,
         connections: client.connections,
         granted: client.granted,

@@ -22,6 +22,11 @@ pub(super) struct Locks {
 }
 
 impl Locks {
+    /// Those that are held now, and requests that wait.
+    pub(super) fn now(&self) -> (u32, u32) {
+        (self.held, self.waiting)
+    }
+
     /// Whether anybody ever locked anything.
     pub(super) fn is_used(&self) -> bool {
         self.taken + self.blocked + self.denied + self.refused + self.hosts_freed > 0

@@ -11,7 +11,7 @@ use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, V
 use crate::failure::CommandFailure;
 use crate::nearest::nearest;
 use crate::values::{
-    CongestionControlName, DataPlacement, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
+    CongestionControlName, DataPlacement, Delay, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
 };
 
 use super::cores::CoreList;
@@ -93,6 +93,15 @@ pub struct StagdOptions {
     /// Time to reclaim locks [default: 50]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u32>,
+    /// Prometheus metrics at http://HOST:PORT/metrics
+    #[arg(long, value_name = "HOST:PORT")]
+    pub metrics: Option<String>,
+    /// Socket of stag admin [default: in /run/stag]
+    #[arg(long, value_name = "PATH")]
+    pub control: Option<PathBuf>,
+    /// Log each Call that waits for so long: 50ms
+    #[arg(long, value_name = "TIME")]
+    pub slow: Option<Delay>,
     /// Read the same keys from a file; flags win
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
@@ -138,6 +147,9 @@ impl StagdOptions {
             pages: flags.pages.or(file.pages),
             state_dir: flags.state_dir.or(file.state_dir),
             grace: flags.grace.or(file.grace),
+            metrics: flags.metrics.or(file.metrics),
+            control: flags.control.or(file.control),
+            slow: flags.slow.or(file.slow),
             config: flags.config,
             check: flags.check,
             until_eof: flags.until_eof,

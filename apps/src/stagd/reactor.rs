@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::OnceLock;
-use std::sync::mpsc::{SyncSender, TrySendError};
+use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
 use stag::memory::Ledger;
@@ -11,6 +11,7 @@ use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
 use super::Settings;
+use super::asking::client_name;
 use super::cores::Place;
 use super::fabric::Served;
 use super::listen::Listen;
@@ -57,7 +58,6 @@ pub(super) struct ServedReactor<'a, P: Served> {
     pub(super) clock: Clock,
     /// What the one that listens serves, once it does.
     pub(super) programs: &'a OnceLock<Vec<Registered>>,
-    pub(super) printer: SyncSender<(ReactorId, Snapshot)>,
     pub(super) stop: StopFlag,
     /// Until it is made.
     pub(super) announcement: Option<Announcement<'a>>,
@@ -81,16 +81,33 @@ impl<P: Served> ServedReactor<'_, P> {
         while let Some(request) = self.requests.receive() {
             match request {
                 Request::Announce => self.announce(),
-                Request::Counters => {
-                    let snapshot = Snapshot::take(&self.engine, &self.locking, now);
-                    if let Err(TrySendError::Full(_)) = self.printer.try_send((self.id, snapshot)) {
+                Request::Counters(to) => {
+                    let snapshot = self.snapshot(now);
+                    if let Err(TrySendError::Full(_)) = to.try_send((self.id, snapshot)) {
                         tracing::warn!(
                             "counters are not printed: those that were asked for before were not read yet"
                         );
                     }
                 }
+                // Who asked may have given up.
+                Request::Evict(client, to) => _ = to.try_send(self.evict(&client)),
             }
         }
+    }
+
+    fn snapshot(&mut self, now: Duration) -> Snapshot {
+        Snapshot::take(&mut self.engine, &self.locking, &self.ledger, now)
+    }
+
+    /// Ends all connections of a client. Returns how many there were.
+    fn evict(&mut self, client: &str) -> usize {
+        let served = self.engine.served_connections();
+        let found: Vec<_> = served.filter(|found| client_name(found.peer.as_ref()) == client).collect();
+        found.iter().for_each(|found| self.engine.disconnect(found.connection));
+        if !found.is_empty() {
+            tracing::info!("client {client}: its {} connections ended by the operator", found.len());
+        }
+        found.len()
     }
 
     /// All reactors are made.
@@ -109,9 +126,9 @@ impl<P: Served> ServedReactor<'_, P> {
 
     /// Ends it, and says what it did. Whatever the engine, its services and the provider hold goes back to the pools.
     pub(super) fn end(self, stopped: &Stopped) -> Ended {
-        let ServedReactor { engine, locking, ledger, clock, registration, failure, .. } = self;
+        let ServedReactor { mut engine, locking, ledger, clock, registration, failure, .. } = self;
         drop(registration);
-        let work = Snapshot::take(&engine, &locking, clock.now());
+        let work = Snapshot::take(&mut engine, &locking, &ledger, clock.now());
         drop(engine);
         Ended {
             stopped: *stopped,

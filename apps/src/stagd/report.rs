@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use super::exports::Medium;
 use serde::Serialize;
-use stag::memory::PriceList;
-use stag::nfs::server::SharedLocking;
-use stag::rpc::{Engine, ProtocolChoice};
+use stag::memory::{Ledger, PriceList};
+use stag::nfs::server::{ServicesWithLocks, SharedLocking};
+use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ProtocolChoice, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
+use stag::vfs::{Store, Usage};
 
 use super::Settings;
 use super::cores::{Place, Seat};
@@ -18,6 +19,8 @@ use super::listen::Listen;
 use super::locks::Locks;
 use super::plan::{Plan, ReactorMemory};
 use super::signals::Printer;
+use super::supervisor;
+use crate::admin::PoolState;
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
 use crate::output::Output;
@@ -100,15 +103,39 @@ pub(super) struct Snapshot {
     credits: CreditSnapshot,
     /// Connections there are, of RDMA and of TCP.
     connections: (usize, usize),
+    served: Vec<ServedConnection>,
+    procedures: Vec<ProcedureStatistics>,
+    /// Of exports whose files are at this reactor alone.
+    usage: Vec<(String, Usage)>,
+    pools: Vec<PoolUse>,
+}
+
+/// How much of a pool is in use.
+struct PoolUse {
+    name: &'static str,
+    unit_len: usize,
+    units: usize,
+    units_free: usize,
 }
 
 impl Snapshot {
     /// Takes it.
     pub(super) fn take<P: Served>(
-        engine: &Engine<P, Programs>,
+        engine: &mut Engine<P, Programs>,
         locking: &SharedLocking,
+        ledger: &Ledger,
         uptime: Duration,
     ) -> Snapshot {
+        let (procedures, usage) = match engine.services_mut() {
+            Some(programs) => (programs.procedures().cloned().collect(), usage(programs)),
+            None => Default::default(),
+        };
+        let pools = ledger.pools().iter().map(|pool| PoolUse {
+            name: pool.name(),
+            unit_len: pool.unit_len(),
+            units: pool.units(),
+            units_free: pool.free_units(),
+        });
         Snapshot {
             uptime,
             counters: engine.statistics().into(),
@@ -116,7 +143,61 @@ impl Snapshot {
             locks: locking.borrow().statistics().into(),
             credits: CreditSnapshot::take(engine),
             connections: (engine.connection_count(), engine.stream_count()),
+            served: engine.served_connections().collect(),
+            procedures,
+            usage,
+            pools: pools.collect(),
         }
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        self.uptime
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Connections there are, of RDMA and of TCP.
+    pub(super) fn connections(&self) -> (usize, usize) {
+        self.connections
+    }
+
+    pub(super) fn served(&self) -> &[ServedConnection] {
+        &self.served
+    }
+
+    pub(super) fn gauges(&self) -> &[CreditGauge] {
+        self.credits.gauges()
+    }
+
+    /// Receives that are held, and the most that may be.
+    pub(super) fn receives(&self) -> (u32, u32) {
+        self.credits.receives()
+    }
+
+    pub(super) fn procedures(&self) -> &[ProcedureStatistics] {
+        &self.procedures
+    }
+
+    pub(super) fn usage(&self) -> &[(String, Usage)] {
+        &self.usage
+    }
+
+    /// Locks that are held, and requests that wait.
+    pub(super) fn locks(&self) -> (u32, u32) {
+        self.locks.now()
+    }
+
+    /// The pools of the reactor on this core.
+    pub(super) fn pools(&self, core: usize) -> impl Iterator<Item = PoolState> {
+        self.pools.iter().map(move |pool| PoolState {
+            core,
+            pool: pool.name.to_owned(),
+            unit_bytes: pool.unit_len,
+            units: pool.units,
+            units_free: pool.units_free,
+        })
     }
 }
 
@@ -128,10 +209,22 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.credits += &other.credits;
         self.connections.0 += other.connections.0;
         self.connections.1 += other.connections.1;
+        self.served.extend_from_slice(&other.served);
+        self.procedures.extend_from_slice(&other.procedures);
+        self.usage.extend_from_slice(&other.usage);
         if let Some(work) = other.device {
             *self.device.get_or_insert_default() += work;
         }
     }
+}
+
+/// The space of exports in memory. Asking a disk could take long.
+fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, Usage)> {
+    let exports = programs.get_mut().0.exports().borrow();
+    let in_memory = exports.shares().iter().filter(|(_, volume)| !volume.profile().can.is_at_every_reactor);
+    let usage =
+        in_memory.filter_map(|(export, volume)| Some((export.path.clone(), volume.store().usage().ok()?)));
+    usage.collect()
 }
 
 /// The work of all reactors.
@@ -432,7 +525,9 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), CommandFa
         out.line(format_args!("ready: {url}"))?;
         out.object(&Ready { event: "ready", url: &url })?;
     }
-    out.flush()
+    out.flush()?;
+    supervisor::ready();
+    Ok(())
 }
 
 /// Says what the reactors on these cores did so far.

@@ -11,8 +11,10 @@ use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, EngineGroup, Pools};
-use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, StopFlag};
+use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag};
 
+use super::asking::Reactors;
+use super::control::ControlSocket;
 use super::cores::Place;
 use super::fabric::{self, Served};
 use super::filling::{self, Filling};
@@ -25,7 +27,7 @@ use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
-use super::{Settings, privileges, report, services};
+use super::{Settings, metrics, privileges, report, services, supervisor};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -52,12 +54,15 @@ pub(super) fn serve(
     let stop = StopFlag::new()
         .map_err(|error| CommandFailure::run(format_args!("eventfd for the stop flag: {error}")))?;
     // Before a reactor pins this thread: a thread inherits where its parent may run.
-    let requests = signals::handle(&stop, place.seats.len())?;
+    let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
+    let (senders, requests) = signals::mailboxes(cores.len())?;
+    let printer = Printer::start(out.json(), cores)?;
+    signals::handle(&stop, senders.clone(), printer.sender())?;
     if until_eof {
         stop_on_eof(&stop)?;
     }
 
-    let server = Server { settings, plan, place, holders, stop, requests };
+    let server = Server { settings, plan, place, holders, stop, senders, requests, printer };
     match settings.fabric {
         None | Some(FabricName::Shm) => server.run::<Shm>(out),
         Some(FabricName::Iwarp) => server.run::<Iwarp>(out),
@@ -73,14 +78,16 @@ struct Server<'a> {
     /// Who listens already at each of the places where it is to listen.
     holders: Vec<Option<String>>,
     stop: StopFlag,
-    /// Of each reactor.
+    /// The mailboxes of the reactors.
+    senders: Vec<Sender<Request>>,
     requests: Vec<Receiver<Request>>,
+    printer: Printer,
 }
 
 impl Server<'_> {
     /// Serves until it is stopped.
     fn run<P: Served>(self, out: &mut Output) -> Result<(), CommandFailure> {
-        let Server { settings, plan, place, holders, stop, requests } = self;
+        let Server { settings, plan, place, holders, stop, senders, requests, printer } = self;
         // Before the memory, which takes its time, so that a missing device is reported at once.
         P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
@@ -109,8 +116,23 @@ impl Server<'_> {
         let config = GroupConfig { cores: place.cores(), mode, drain_max: DRAIN_MAX };
         let reactors = ReactorGroup::new(&config, Clock::start()).map_err(CommandFailure::run)?;
         let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
-        let printer = Printer::start(out.json(), cores.clone())?;
+        let exports = settings.exports.iter();
+        let asked = Reactors {
+            senders,
+            cores: cores.clone(),
+            times: reactors.statistics(),
+            exports: exports.map(|(spec, export)| (export.access.path.clone(), spec.clone())).collect(),
+        };
+        let mut notes = place.notes.clone();
+        // Each is there before the server says that it is ready, and answers when its reactors run.
+        let control = ControlSocket::listen(settings.control.as_deref(), &mut notes)?;
+        let control = control.map(|socket| socket.serve(asked.clone(), stop.clone())).transpose()?;
+        if let Some(address) = &settings.metrics {
+            metrics::serve(address, asked.clone())?;
+        }
+        supervisor::watch(asked, stop.clone())?;
         let shared = Shared::<P> {
+            notes,
             settings,
             plan,
             place,
@@ -122,7 +144,6 @@ impl Server<'_> {
             programs: OnceLock::new(),
             requests: Mutex::new(requests.into_iter().map(Some).collect()),
             stop: stop.clone(),
-            printer: &printer,
             json: out.json(),
         };
         let run =
@@ -132,6 +153,7 @@ impl Server<'_> {
             error => CommandFailure::run(error),
         })?;
         drop(shared);
+        drop(control);
         if let Some(filling) = filling {
             filling.finish();
         }
@@ -156,6 +178,8 @@ struct Shared<'a, P: Provider> {
     settings: &'a Settings,
     plan: &'a Plan,
     place: &'a Place,
+    /// What it stepped down from, and why.
+    notes: Vec<String>,
     holders: Vec<Option<String>>,
     /// The memory of all pools.
     arena: &'a Arena,
@@ -168,7 +192,6 @@ struct Shared<'a, P: Provider> {
     programs: OnceLock<Vec<Registered>>,
     requests: Mutex<Vec<Option<Receiver<Request>>>>,
     stop: StopFlag,
-    printer: &'a Printer,
     json: bool,
 }
 
@@ -190,7 +213,7 @@ impl<P: Served> Shared<'_, P> {
         }
         provider.register(arena).map_err(CommandFailure::run)?;
         let device = provider.device();
-        let mut notes = [place.notes.as_slice(), arena.notes()].concat();
+        let mut notes = [self.notes.as_slice(), arena.notes()].concat();
         let registry = Registry::default();
         let locking = self.common.locking(id, settings, plan);
         let programs = (registry.clone(), locking.clone());
@@ -234,7 +257,6 @@ impl<P: Served> Shared<'_, P> {
             ledger,
             clock: member.clock(),
             programs: &self.programs,
-            printer: self.printer.sender(),
             stop: self.stop.clone(),
             announcement,
             registration: None,

@@ -13,7 +13,7 @@ use stag::nfs::server::{
     self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
-use stag::rpc::Pools;
+use stag::rpc::{Observed, Pools};
 use stag::runtime::{Clock, ReactorId, WallClock};
 use stag::stores::directory::WriteVerifier;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
@@ -134,5 +134,9 @@ pub(super) fn make(
         exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());
-    Ok(Some(server::services_with_locks(exports, time, locking, registry)))
+    let services = Observed::new(server::services_with_locks(exports, time, locking, registry));
+    Ok(Some(match settings.slow {
+        Some(slow) => services.with_slow_log(slow),
+        None => services,
+    }))
 }

@@ -69,6 +69,12 @@ pub struct Settings {
     pub state_dir: Option<PathBuf>,
     /// After a restart, the time to claim them.
     pub grace: Duration,
+    /// Where the control socket is; the first usual place that allows it, if none was said.
+    pub control: Option<PathBuf>,
+    /// Where metrics are served.
+    pub metrics: Option<String>,
+    /// Calls whose answer takes at least this long are logged.
+    pub slow: Option<Duration>,
 }
 
 /// Most memory that is taken without being told to.
@@ -164,6 +170,9 @@ impl Settings {
             state_dir: options.state_dir,
             // As long as that of Linux's lock manager.
             grace: Duration::from_secs(options.grace.unwrap_or(50).into()),
+            control: options.control,
+            metrics: options.metrics,
+            slow: options.slow.map(|slow| slow.0),
         })
     }
 }

@@ -11,13 +11,15 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::io;
-use std::sync::mpsc::{self, SyncSender};
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
 use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
+use super::asking::{EvictedSender, SnapshotSender};
 use super::report::{self, Snapshot};
 use crate::failure::CommandFailure;
 use crate::logging::{self, FLUSH_MAX};
@@ -27,25 +29,41 @@ use crate::output::{Output, within};
 const REQUESTS_MAX: usize = 4;
 
 /// A request to a reactor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Request {
     /// All reactors are made: the one that listens says so.
     Announce,
-    /// Its counters.
-    Counters,
+    /// What it counts, to be sent there.
+    Counters(SnapshotSender),
+    /// The end of all connections of this client. How many there were is sent there.
+    Evict(String, EvictedSender),
 }
 
-/// Handles signals from now on, in a thread of its own. What arrives is for the reactors, one mailbox for each.
-pub(super) fn handle(stop: &StopFlag, reactors: usize) -> Result<Vec<Receiver<Request>>, CommandFailure> {
-    let fail = |error: io::Error| CommandFailure::run(format_args!("signal handlers: {error}"));
+/// Both ends of each reactor's mailbox.
+pub(super) type Mailboxes = (Vec<Sender<Request>>, Vec<Receiver<Request>>);
+
+/// A mailbox for each reactor, with the first request in it.
+pub(super) fn mailboxes(reactors: usize) -> Result<Mailboxes, CommandFailure> {
     let (mut senders, mut receivers) = (Vec::new(), Vec::new());
     for _ in 0..reactors {
-        let (sender, receiver) = mailbox(REQUESTS_MAX).map_err(fail)?;
+        let (sender, receiver) = mailbox(REQUESTS_MAX)
+            .map_err(|error| CommandFailure::run(format_args!("a mailbox of a reactor: {error}")))?;
         // Read in its first pass, which begins when all are made.
         let _ = sender.send(Request::Announce);
         senders.push(sender);
         receivers.push(receiver);
     }
+    Ok((senders, receivers))
+}
+
+/// Handles signals from now on, in a thread of its own. What is asked of the reactors goes to their mailboxes; what they count
+/// goes to `printer`.
+pub(super) fn handle(
+    stop: &StopFlag,
+    senders: Vec<Sender<Request>>,
+    printer: Weak<SnapshotSender>,
+) -> Result<(), CommandFailure> {
+    let fail = |error: io::Error| CommandFailure::run(format_args!("signal handlers: {error}"));
     let mut handled = vec![SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2];
     if !is_ignored(SIGHUP) {
         handled.push(SIGHUP);
@@ -55,16 +73,28 @@ pub(super) fn handle(stop: &StopFlag, reactors: usize) -> Result<Vec<Receiver<Re
     let thread = thread::Builder::new().name("signals".to_owned());
     let thread = thread.spawn(move || {
         let mut is_told_to_end = false;
-        signals.forever().for_each(|signal| act(signal, &mut is_told_to_end, &stop, &senders));
+        for signal in signals.forever() {
+            act(signal, &mut is_told_to_end, &stop, (&senders, &printer));
+        }
     });
-    thread.map(drop).map_err(fail)?;
-    Ok(receivers)
+    thread.map(drop).map_err(fail)
 }
 
-fn act(signal: i32, is_told_to_end: &mut bool, stop: &StopFlag, reactors: &[Sender<Request>]) {
+fn act(
+    signal: i32,
+    is_told_to_end: &mut bool,
+    stop: &StopFlag,
+    (reactors, printer): (&[Sender<Request>], &Weak<SnapshotSender>),
+) {
     match signal {
-        // A full mailbox has requests that are not answered yet; one that is closed belongs to a server that has ended.
-        SIGUSR1 => reactors.iter().for_each(|reactor| _ = reactor.send(Request::Counters)),
+        SIGUSR1 => {
+            // Without a printer the server has ended.
+            let Some(printer) = printer.upgrade() else { return };
+            for reactor in reactors {
+                // A full mailbox has requests that are not answered yet.
+                let _ = reactor.send(Request::Counters((*printer).clone()));
+            }
+        }
         SIGUSR2 => tracing::warn!(
             "SIGUSR2 has no meaning here: SIGUSR1 prints the counters, SIGTERM and SIGHUP stop the server in order"
         ),
@@ -91,7 +121,7 @@ fn is_ignored(signal: i32) -> bool {
 
 /// Prints counters, in a thread of its own: the reactors do not wait for a slow reader.
 pub(super) struct Printer {
-    sender: SyncSender<(ReactorId, Snapshot)>,
+    sender: Arc<SnapshotSender>,
     thread: JoinHandle<()>,
 }
 
@@ -114,12 +144,12 @@ impl Printer {
         });
         let thread =
             thread.map_err(|error| CommandFailure::run(format_args!("a thread for counters: {error}")))?;
-        Ok(Printer { sender, thread })
+        Ok(Printer { sender: Arc::new(sender), thread })
     }
 
-    /// Where a reactor's counters go.
-    pub(super) fn sender(&self) -> SyncSender<(ReactorId, Snapshot)> {
-        self.sender.clone()
+    /// Where a reactor's counters go, until the printer finishes.
+    pub(super) fn sender(&self) -> Weak<SnapshotSender> {
+        Arc::downgrade(&self.sender)
     }
 
     /// When all reactors have ended: lets `tell` print the last words, behind what is still to be printed. A reader that does not

@@ -9,9 +9,9 @@ use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, MemoryHolder, TransitAccounts};
-use crate::service::{Procedure, Token};
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
+use crate::service::{Procedure, Token};
 use crate::state::EngineState;
 use crate::version2::answering::GroupRoom;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{
-    Call, Chunks, ConnectionEvent, ConnectionId, Deferred, Observed, Outcome, Procedure,
-    ProcedureStatistics, Reply, Service, Token, WAIT_BOUNDS_MICROSECONDS,
+    Call, Chunks, ConnectionEvent, ConnectionId, Deferred, Observed, Outcome, Procedure, ProcedureStatistics,
+    Reply, Service, Token, WAIT_BOUNDS_MICROSECONDS,
 };
 use stag_runtime::Poller;
 

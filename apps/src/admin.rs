@@ -1,0 +1,258 @@
+//! The control socket of `stagd`: what is asked there, what is answered, and how a client asks.
+//!
+//! A client connects to a Unix socket, writes one [`AdminRequest`] as a line of JSON, and reads one [`AdminReply`] as a line of
+//! JSON. Then the server closes the connection. Only the server's user and root are answered.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::Counters;
+use crate::failure::CommandFailure;
+
+/// The variable that names the directory of the sockets, in place of the usual ones.
+const VARIABLE: &str = "STAG_RUNTIME_DIR";
+
+/// Where sockets are, if the server may write there.
+const SYSTEM: &str = "/run/stag";
+
+/// The end of a socket's name.
+const ENDING: &str = ".sock";
+
+/// How long either end waits for the other.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Octets of a request that are read at most.
+pub const REQUEST_LEN_MAX: u64 = 4096;
+
+/// Octets of a reply that are read at most.
+const REPLY_LEN_MAX: u64 = 64 << 20;
+
+/// What a server can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum AdminRequest {
+    /// Everything that it counts.
+    Stats,
+    /// To disconnect all connections of a client.
+    Evict {
+        /// Its address, or `uid N`, as [`ClientState::client`] has it.
+        client: String,
+    },
+    /// To log from another level on.
+    Log {
+        /// As in the variable `STAG_LOG`.
+        filter: String,
+    },
+    /// To stop in order.
+    Stop,
+}
+
+/// What a server answers.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AdminReply {
+    /// To [`AdminRequest::Stats`].
+    Stats(Box<ServerState>),
+    /// It did that.
+    Done(String),
+    /// It did not, for this reason.
+    Refused(String),
+}
+
+/// What a server counts, since it started.
+#[derive(Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct ServerState {
+    pub version: String,
+    pub uptime_seconds: f64,
+    pub counters: Counters,
+    pub cores: Vec<CoreState>,
+    pub procedures: Vec<ProcedureState>,
+    pub clients: Vec<ClientState>,
+    pub exports: Vec<ExportState>,
+    pub pools: Vec<PoolState>,
+    /// Receives that RDMA connections hold, and the most that they may.
+    pub receives_held: u32,
+    pub receives_max: u32,
+    /// Locks that clients hold, and requests that wait for one.
+    pub locks_held: u32,
+    pub locks_waiting: u32,
+}
+
+/// One core of a server.
+#[derive(Debug, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct CoreState {
+    pub core: usize,
+    pub busy_seconds: f64,
+    pub idle_seconds: f64,
+    pub asleep_seconds: f64,
+    /// Replies to Calls that came in there.
+    pub calls: u64,
+    pub calls_carried: u64,
+    pub connections: usize,
+    pub streams: usize,
+}
+
+/// One procedure that was called.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct ProcedureState {
+    pub program: u32,
+    pub version: u32,
+    pub name: String,
+    pub calls: u64,
+    /// Those that were answered in a later pass of the core, because they waited for a disk or a lock.
+    pub late: u64,
+    pub late_seconds: f64,
+    /// Late answers by the time that they took: the upper bound in seconds, and how many. The last has no bound.
+    pub waited: Vec<(Option<f64>, u64)>,
+}
+
+/// One client: an address, or a user of this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct ClientState {
+    pub client: String,
+    /// RDMA connections, and TCP connections.
+    pub connections: u32,
+    pub streams: u32,
+    /// Calls on these connections.
+    pub calls: u64,
+    /// Credits granted over RDMA, and those in use.
+    pub granted: u32,
+    pub used: u32,
+    /// Calls and Replies that wait for memory, or for room in a queue.
+    pub waiting: u32,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct ExportState {
+    pub path: String,
+    /// As it was written behind `--export`.
+    pub spec: String,
+    /// Absent where the disk does not answer at once.
+    pub bytes_total: Option<u64>,
+    pub bytes_free: Option<u64>,
+    pub files_total: Option<u64>,
+    pub files_free: Option<u64>,
+}
+
+/// One pool of memory of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct PoolState {
+    pub core: usize,
+    pub pool: String,
+    pub unit_bytes: usize,
+    pub units: usize,
+    pub units_free: usize,
+}
+
+/// Directories in which sockets may be.
+fn directories() -> Vec<PathBuf> {
+    if let Some(path) = env::var_os(VARIABLE) {
+        return vec![path.into()];
+    }
+    let user = env::var_os("XDG_RUNTIME_DIR").filter(|path| !path.is_empty());
+    let user = user.map(|path| PathBuf::from(path).join("stag"));
+    [PathBuf::from(SYSTEM)].into_iter().chain(user).collect()
+}
+
+/// Where a server puts its socket if nothing else is said: the first of the usual directories in which it may.
+pub fn usual_sockets() -> Vec<PathBuf> {
+    let name = format!("stagd-{}{ENDING}", std::process::id());
+    directories().into_iter().map(|directory| directory.join(&name)).collect()
+}
+
+/// The socket of the only server of this machine that has one.
+///
+/// # Errors
+///
+/// There is none, or there are several.
+pub fn only_socket() -> Result<PathBuf, CommandFailure> {
+    let mut found: Vec<PathBuf> = Vec::new();
+    for directory in directories() {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let sockets = entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("stagd-") && name.ends_with(ENDING)
+        });
+        // A server that was killed leaves its socket behind.
+        found.extend(sockets.filter(|path| UnixStream::connect(path).is_ok()));
+    }
+    match found.as_slice() {
+        [one] => Ok(one.clone()),
+        [] => Err(CommandFailure::usage(
+            "no stagd of this machine answers at a control socket in /run/stag; start one, or name its socket by --socket PATH",
+        )),
+        several => {
+            let names: Vec<String> = several.iter().map(|path| path.display().to_string()).collect();
+            Err(CommandFailure::usage(format_args!(
+                "{} servers run here; name one by --socket: {}",
+                several.len(),
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+/// Asks the server at a socket.
+///
+/// # Errors
+///
+/// It cannot be reached, does not answer in time, or refuses.
+pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply, CommandFailure> {
+    let fail = |problem: &dyn std::fmt::Display| {
+        CommandFailure::run(format_args!("control socket {}: {problem}", socket.display()))
+    };
+    let exchange = || -> std::io::Result<String> {
+        let mut stream = UnixStream::connect(socket)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        stream.write_all(line.as_bytes())?;
+        let mut reply = String::new();
+        BufReader::new(stream.take(REPLY_LEN_MAX)).read_line(&mut reply)?;
+        Ok(reply)
+    };
+    let reply = exchange().map_err(|error| fail(&error))?;
+    if reply.is_empty() {
+        return Err(fail(&"the server closed the connection without an answer"));
+    }
+    match serde_json::from_str(&reply).map_err(|error| fail(&error))? {
+        AdminReply::Refused(why) => Err(fail(&why)),
+        reply => Ok(reply),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The words on the socket are an interface: scripts may write them.
+    #[test]
+    fn requests_are_plain_words() {
+        let written = |request| serde_json::to_string(&request).unwrap();
+        assert_eq!(written(AdminRequest::Stats), r#"{"do":"stats"}"#);
+        let evict = AdminRequest::Evict { client: "10.0.0.7".to_owned() };
+        assert_eq!(written(evict), r#"{"do":"evict","client":"10.0.0.7"}"#);
+        assert_eq!(serde_json::from_str::<AdminRequest>(r#"{"do":"stop"}"#).unwrap(), AdminRequest::Stop);
+        assert!(serde_json::from_str::<AdminRequest>(r#"{"do":"dance"}"#).is_err());
+    }
+
+    #[test]
+    fn a_socket_without_a_server_is_named() {
+        let failure = ask(Path::new("/nonexistent/stagd.sock"), &AdminRequest::Stats).unwrap_err();
+        assert!(format!("{failure:?}").contains("/nonexistent/stagd.sock"), "{failure:?}");
+    }
+}

@@ -1,0 +1,158 @@
+//! `stag admin`: what a running `stagd` does, and requests to it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+
+use crate::admin::{AdminReply, AdminRequest, ServerState, ask, only_socket};
+use crate::failure::CommandFailure;
+use crate::output::Output;
+use crate::values::{Size, Time, count};
+
+/// Shows and steers a running stagd
+#[derive(Debug, Args)]
+#[command(after_help = "Examples: stag admin clients\n          stag admin evict 10.0.0.7")]
+pub struct Admin {
+    /// Control socket [default: that of the only stagd here]
+    #[arg(long, value_name = "PATH", global = true)]
+    pub(crate) socket: Option<PathBuf>,
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Who is connected
+    Clients,
+    /// What is served, and its space
+    Exports,
+    /// Calls by procedure, cores and memory
+    Stats,
+    /// Disconnects a client: its address, or "uid N"
+    Evict {
+        /// As `stag admin clients` names it
+        client: String,
+    },
+    /// Changes what is logged: info, stag_rpc=debug
+    Log {
+        /// As in the variable STAG_LOG
+        filter: String,
+    },
+    /// Stops the server in order
+    Stop,
+}
+
+/// What a request did: an object of `--json`.
+#[derive(Serialize)]
+struct Done {
+    done: String,
+}
+
+/// Asks the server at `socket`, or the only one of this machine.
+pub(crate) fn state(socket: Option<&PathBuf>) -> Result<ServerState, CommandFailure> {
+    let socket = socket.cloned().map_or_else(only_socket, Ok)?;
+    match ask(&socket, &AdminRequest::Stats)? {
+        AdminReply::Stats(state) => Ok(*state),
+        _ => Err(CommandFailure::run(format_args!(
+            "control socket {}: an answer to something else",
+            socket.display()
+        ))),
+    }
+}
+
+impl Admin {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        let request = match &self.what {
+            What::Clients => return clients(&state(self.socket.as_ref())?, out),
+            What::Exports => return exports(&state(self.socket.as_ref())?, out),
+            What::Stats => return stats(&state(self.socket.as_ref())?, out),
+            What::Evict { client } => AdminRequest::Evict { client: client.clone() },
+            What::Log { filter } => AdminRequest::Log { filter: filter.clone() },
+            What::Stop => AdminRequest::Stop,
+        };
+        let socket = self.socket.clone().map_or_else(only_socket, Ok)?;
+        if let AdminReply::Done(done) = ask(&socket, &request)? {
+            out.line(&done)?;
+            out.object(&Done { done })?;
+        }
+        Ok(())
+    }
+}
+
+fn clients(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
+    out.line(format_args!(
+        "{:<39} {:>5} {:>5} {:>12} {:>7} {:>7}",
+        "client", "RDMA", "TCP", "Calls", "credits", "waiting"
+    ))?;
+    for client in &state.clients {
+        out.line(format_args!(
+            "{:<39} {:>5} {:>5} {:>12} {:>7} {:>7}",
+            client.client, client.connections, client.streams, client.calls, client.granted, client.waiting
+        ))?;
+        out.object(client)?;
+    }
+    out.line(count(state.clients.len() as u64, "client"))
+}
+
+fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
+    out.line(format_args!("{:>10} {:>10}  export", "size", "free"))?;
+    for export in &state.exports {
+        let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
+        out.line(format_args!(
+            "{:>10} {:>10}  {}",
+            size(export.bytes_total),
+            size(export.bytes_free),
+            export.spec
+        ))?;
+        out.object(export)?;
+    }
+    Ok(())
+}
+
+fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
+    out.object(state)?;
+    let uptime = Time(Duration::from_secs_f64(state.uptime_seconds));
+    out.line(format_args!(
+        "up {uptime}, {}",
+        count(state.counters.replies_sent, "reply").replace("replys", "replies")
+    ))?;
+    out.line(format_args!("{:<22} {:>14} {:>12} {:>14}", "procedure", "Calls", "waited", "mean wait"))?;
+    for procedure in &state.procedures {
+        let mean = match procedure.late {
+            0 => "-".to_owned(),
+            late => Time(Duration::from_secs_f64(procedure.late_seconds / late as f64)).to_string(),
+        };
+        let name = format!("{} {}", program_name(procedure.program, procedure.version), procedure.name);
+        out.line(format_args!("{name:<22} {:>14} {:>12} {mean:>14}", procedure.calls, procedure.late))?;
+    }
+    out.line(format_args!("{:<22} {:>8} {:>8} {:>8} {:>14}", "core", "busy", "idle", "asleep", "Calls"))?;
+    for core in &state.cores {
+        let all = (core.busy_seconds + core.idle_seconds + core.asleep_seconds).max(1e-9);
+        let share = |seconds: f64| format!("{:.1}%", 100.0 * seconds / all);
+        let [busy, idle, asleep] = [core.busy_seconds, core.idle_seconds, core.asleep_seconds].map(share);
+        out.line(format_args!("{:<22} {busy:>8} {idle:>8} {asleep:>8} {:>14}", core.core, core.calls))?;
+    }
+    out.line(format_args!("{:<22} {:>14} {:>14}", "memory", "in all", "free"))?;
+    for pool in &state.pools {
+        let size = |units: usize| Size((units * pool.unit_bytes) as u64).to_string();
+        let name = format!("core {} {}", pool.core, pool.pool);
+        out.line(format_args!("{name:<22} {:>14} {:>14}", size(pool.units), size(pool.units_free)))?;
+    }
+    Ok(())
+}
+
+/// A program by its usual name.
+pub(crate) fn program_name(program: u32, version: u32) -> String {
+    match program {
+        100_003 => format!("NFSv{version}"),
+        100_005 => "MOUNT".to_owned(),
+        100_227 => "NFSACL".to_owned(),
+        100_021 => "NLM".to_owned(),
+        100_024 => "NSM".to_owned(),
+        100_000 => "rpcbind".to_owned(),
+        other => other.to_string(),
+    }
+}

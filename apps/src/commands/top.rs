@@ -1,0 +1,150 @@
+//! `stag top`: what a running `stagd` does right now.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::admin::{self, program_name};
+use crate::admin::ServerState;
+use crate::failure::CommandFailure;
+use crate::output::Output;
+use crate::values::{Delay, Rate, Time};
+
+/// Lines of each table.
+const LINES_MAX: usize = 8;
+
+/// Shows a running stagd live: procedures, clients, cores
+#[derive(Debug, Args)]
+#[command(after_help = "Examples: stag top\n          stag top -i 5s -n 12 --json")]
+pub struct Top {
+    /// Control socket [default: that of the only stagd here]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Time between two looks
+    #[arg(short, long, value_name = "TIME", default_value = "1s")]
+    interval: Delay,
+    /// Looks, then it ends [default: until interrupted]
+    #[arg(short = 'n', long, value_name = "N")]
+    count: Option<u64>,
+}
+
+/// What was done between two looks: an object of `--json`.
+#[derive(Debug, Serialize)]
+struct Window {
+    seconds: f64,
+    calls_per_second: f64,
+    rdma_bytes: u64,
+    tcp_bytes: u64,
+    procedures: Vec<Line>,
+    clients: Vec<Line>,
+    cores: Vec<Line>,
+}
+
+/// A line of a table.
+#[derive(Debug, Serialize)]
+struct Line {
+    name: String,
+    per_second: f64,
+    /// Of a procedure, the mean time of Calls that waited; of a core, the part of its time that it was busy.
+    value: Option<f64>,
+}
+
+impl Window {
+    /// What was done between `before` and `after`.
+    fn between(before: &ServerState, after: &ServerState) -> Window {
+        let seconds = (after.uptime_seconds - before.uptime_seconds).max(1e-3);
+        let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
+        let procedures = after.procedures.iter().map(|new| {
+            let key = |it: &crate::admin::ProcedureState| (it.program, it.version, it.name.clone());
+            let old = before.procedures.iter().find(|old| key(old) == key(new));
+            let (calls, late, waited) =
+                old.map_or((0, 0, 0.0), |old| (old.calls, old.late, old.late_seconds));
+            let late = new.late.saturating_sub(late);
+            Line {
+                name: format!("{} {}", program_name(new.program, new.version), new.name),
+                per_second: rate(new.calls, calls),
+                value: (late > 0).then(|| (new.late_seconds - waited).max(0.0) / late as f64),
+            }
+        });
+        let clients = after.clients.iter().map(|new| {
+            let old = before.clients.iter().find(|old| old.client == new.client);
+            let per_second = rate(new.calls, old.map_or(0, |old| old.calls));
+            Line { name: new.client.clone(), per_second, value: None }
+        });
+        let cores = after.cores.iter().zip(&before.cores).map(|(new, old)| {
+            let busy = (new.busy_seconds - old.busy_seconds) / seconds;
+            Line {
+                name: format!("core {}", new.core),
+                per_second: rate(new.calls, old.calls),
+                value: Some(busy.clamp(0.0, 1.0)),
+            }
+        });
+        let (new, old) = (&after.counters, &before.counters);
+        let rdma = |it: &crate::counters::Counters| it.read_bytes + it.write_bytes;
+        let tcp = |it: &crate::counters::Counters| it.stream_bytes_received + it.stream_bytes_sent;
+        Window {
+            seconds,
+            calls_per_second: rate(new.replies_sent, old.replies_sent),
+            rdma_bytes: rdma(new).saturating_sub(rdma(old)),
+            tcp_bytes: tcp(new).saturating_sub(tcp(old)),
+            procedures: busiest(procedures.collect()),
+            clients: busiest(clients.collect()),
+            cores: cores.collect(),
+        }
+    }
+
+    fn tell(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        let time = Duration::from_secs_f64(self.seconds);
+        let [rdma, tcp] = [self.rdma_bytes, self.tcp_bytes].map(|bytes| Rate(bytes, time));
+        out.line(format_args!("{:.0} Calls/s, {rdma} by RDMA, {tcp} by TCP", self.calls_per_second))?;
+        out.line(format_args!("{:<48} {:>12} {:>14}", "procedure", "Calls/s", "mean wait"))?;
+        for Line { name, per_second, value } in self.procedures.iter().take(LINES_MAX) {
+            let wait =
+                value.map_or_else(|| "-".to_owned(), |wait| Time(Duration::from_secs_f64(wait)).to_string());
+            out.line(format_args!("{name:<48} {per_second:>12.0} {wait:>14}"))?;
+        }
+        out.line(format_args!("{:<48} {:>12}", "client", "Calls/s"))?;
+        for Line { name, per_second, .. } in self.clients.iter().take(LINES_MAX) {
+            out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
+        }
+        out.line(format_args!("{:<48} {:>12} {:>14}", "core", "Calls/s", "busy"))?;
+        for Line { name, per_second, value } in &self.cores {
+            out.line(format_args!("{name:<48} {per_second:>12.0} {:>13.0}%", 100.0 * value.unwrap_or(0.0)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Those with something to show, the busiest first.
+fn busiest(mut lines: Vec<Line>) -> Vec<Line> {
+    lines.retain(|line| line.per_second > 0.0);
+    lines.sort_by(|a, b| b.per_second.total_cmp(&a.per_second));
+    lines
+}
+
+impl Top {
+    /// Runs it.
+    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        let mut before = admin::state(self.socket.as_ref())?;
+        let mut left = self.count;
+        while left != Some(0) {
+            thread::sleep(self.interval.0);
+            let after = admin::state(self.socket.as_ref())?;
+            let window = Window::between(&before, &after);
+            if io::stdout().is_terminal() {
+                // To the upper left corner, over what was there.
+                out.line(format_args!("\x1b[H\x1b[2J{}", after.version))?;
+            }
+            window.tell(out)?;
+            out.object(&window)?;
+            out.flush()?;
+            before = after;
+            left = left.map(|left| left - 1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! Asks all reactors of this server at once, from another thread, for the control socket and the metrics.
+
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use stag::fabric::Peer;
+use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
+use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
+
+use super::report::Snapshot;
+use super::signals::Request;
+use crate::admin::{ClientState, CoreState, ExportState, PATIENCE, ProcedureState, ServerState};
+use crate::version::VERSION;
+
+/// What a reactor answers with: itself, and what it counts.
+pub(super) type SnapshotSender = SyncSender<(ReactorId, Snapshot)>;
+
+/// Where a reactor says how many connections it ended.
+pub(super) type EvictedSender = SyncSender<usize>;
+
+/// The reactors of this server, as other threads ask them.
+#[derive(Clone)]
+pub(super) struct Reactors {
+    /// Of each.
+    pub(super) senders: Vec<Sender<Request>>,
+    pub(super) cores: Vec<CoreId>,
+    pub(super) times: Vec<StatisticsReader>,
+    /// How each export was written, and its path.
+    pub(super) exports: Vec<(String, String)>,
+}
+
+impl Reactors {
+    /// Asks all for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
+    pub(super) fn snapshots(&self) -> Option<Vec<Snapshot>> {
+        let (sender, receiver) = sync_channel(self.senders.len());
+        for reactor in &self.senders {
+            reactor.send(Request::Counters(sender.clone())).ok()?;
+        }
+        drop(sender);
+        let mut found: Vec<Option<Snapshot>> = self.senders.iter().map(|_| None).collect();
+        for _ in &self.senders {
+            let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
+            found[reactor.index()] = Some(snapshot);
+        }
+        found.into_iter().collect()
+    }
+
+    /// Asks all to disconnect a client. Returns how many connections ended.
+    pub(super) fn evict(&self, client: &str) -> usize {
+        let (sender, receiver) = sync_channel(self.senders.len());
+        for reactor in &self.senders {
+            // One that has ended has no connections.
+            let _ = reactor.send(Request::Evict(client.to_owned(), sender.clone()));
+        }
+        drop(sender);
+        std::iter::from_fn(|| receiver.recv_timeout(PATIENCE).ok()).sum()
+    }
+
+    /// Asks all for everything, and puts it together.
+    pub(super) fn state(&self) -> Option<ServerState> {
+        let all = self.snapshots()?;
+        let mut sum = Snapshot::default();
+        all.iter().for_each(|snapshot| sum += snapshot);
+        let cores = self.cores.iter().zip(&all).zip(&self.times).map(|((core, snapshot), time)| {
+            let time = time.read();
+            CoreState {
+                core: core.0,
+                busy_seconds: time.busy.as_secs_f64(),
+                idle_seconds: time.idle.as_secs_f64(),
+                asleep_seconds: time.asleep.as_secs_f64(),
+                calls: snapshot.counters().replies_sent,
+                calls_carried: snapshot.counters().calls_carried,
+                connections: snapshot.connections().0,
+                streams: snapshot.connections().1,
+            }
+        });
+        let exports = self.exports.iter().map(|(path, spec)| {
+            let usage = sum.usage().iter().find(|(found, _)| found == path).map(|(_, usage)| usage);
+            ExportState {
+                path: path.clone(),
+                spec: spec.clone(),
+                bytes_total: usage.map(|usage| usage.bytes_total),
+                bytes_free: usage.map(|usage| usage.bytes_free),
+                files_total: usage.map(|usage| usage.files_total),
+                files_free: usage.map(|usage| usage.files_free),
+            }
+        });
+        let pools = self.cores.iter().zip(&all);
+        let pools = pools.flat_map(|(core, snapshot)| snapshot.pools(core.0));
+        let (receives_held, receives_max) = sum.receives();
+        let (locks_held, locks_waiting) = sum.locks();
+        Some(ServerState {
+            version: VERSION.to_owned(),
+            uptime_seconds: sum.uptime().as_secs_f64(),
+            counters: *sum.counters(),
+            cores: cores.collect(),
+            procedures: procedures(sum.procedures()),
+            clients: clients(&sum),
+            exports: exports.collect(),
+            pools: pools.collect(),
+            receives_held,
+            receives_max,
+            locks_held,
+            locks_waiting,
+        })
+    }
+}
+
+/// How a client is called: by its address, without the port; or by its user.
+pub(super) fn client_name(peer: Option<&Peer>) -> String {
+    match peer {
+        Some(Peer::Address(address)) => address.ip().to_canonical().to_string(),
+        Some(Peer::Process { uid, .. }) => format!("uid {uid}"),
+        None => "unknown".to_owned(),
+    }
+}
+
+/// The clients of all reactors, those with the most Calls first.
+fn clients(sum: &Snapshot) -> Vec<ClientState> {
+    let mut clients: Vec<ClientState> = Vec::new();
+    let place = |clients: &mut Vec<ClientState>, name: String| match clients
+        .iter()
+        .position(|it| it.client == name)
+    {
+        Some(place) => place,
+        None => {
+            clients.push(ClientState {
+                client: name,
+                connections: 0,
+                streams: 0,
+                calls: 0,
+                granted: 0,
+                used: 0,
+                waiting: 0,
+            });
+            clients.len() - 1
+        }
+    };
+    for ServedConnection { peer, is_stream, calls, .. } in sum.served() {
+        let place = place(&mut clients, client_name(peer.as_ref()));
+        let client = &mut clients[place];
+        client.connections += u32::from(!is_stream);
+        client.streams += u32::from(*is_stream);
+        client.calls += calls;
+    }
+    for gauge in sum.gauges() {
+        let place = place(&mut clients, client_name(gauge.peer.as_ref()));
+        let client = &mut clients[place];
+        client.granted += gauge.granted;
+        client.used += gauge.used;
+        client.waiting += gauge.waiting;
+    }
+    clients.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.client.cmp(&b.client)));
+    clients
+}
+
+/// The procedures of all reactors, each once, those with the most Calls first.
+fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
+    let mut procedures: Vec<ProcedureState> = Vec::new();
+    for found in all {
+        let place = procedures.iter().position(|it| {
+            (it.program, it.version, it.name.as_str()) == (found.program, found.version, found.name)
+        });
+        let place = place.unwrap_or_else(|| {
+            let bounds = WAIT_BOUNDS_MICROSECONDS.iter().map(|&bound| Some(bound as f64 / 1e6));
+            procedures.push(ProcedureState {
+                program: found.program,
+                version: found.version,
+                name: found.name.to_owned(),
+                calls: 0,
+                late: 0,
+                late_seconds: 0.0,
+                waited: bounds.chain([None]).map(|bound| (bound, 0)).collect(),
+            });
+            procedures.len() - 1
+        });
+        let sum = &mut procedures[place];
+        sum.calls += found.calls;
+        sum.late += found.late;
+        sum.late_seconds += found.waited_sum.as_secs_f64();
+        for ((_, sum), count) in sum.waited.iter_mut().zip(found.waited) {
+            *sum += count;
+        }
+    }
+    procedures.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
+    procedures
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_procedure_is_the_sum_of_its_reactors() {
+        let one = |calls, range: usize| {
+            let mut waited = [0; WAIT_BOUNDS_MICROSECONDS.len() + 1];
+            waited[range] = 1;
+            let waited_sum = Duration::from_millis(500);
+            ProcedureStatistics {
+                program: 100_003,
+                version: 3,
+                name: "READ",
+                calls,
+                late: 1,
+                waited,
+                waited_sum,
+            }
+        };
+        let write = ProcedureStatistics { name: "WRITE", calls: 100, ..one(0, 0) };
+        let sums = procedures(&[one(3, 0), write, one(4, 9)]);
+        let names: Vec<_> = sums.iter().map(|sum| (sum.name.as_str(), sum.calls)).collect();
+        assert_eq!(names, [("WRITE", 100), ("READ", 7)]);
+        assert_eq!((sums[1].late, sums[1].late_seconds), (2, 1.0));
+        assert_eq!((sums[1].waited[0], sums[1].waited[9]), ((Some(0.000_064), 1), (None, 1)));
+    }
+
+    #[test]
+    fn a_client_is_called_by_its_address_or_its_user() {
+        let at = |text: &str| client_name(Some(&Peer::Address(text.parse().unwrap())));
+        assert_eq!(at("10.0.0.7:900"), "10.0.0.7");
+        assert_eq!(at("[::ffff:10.0.0.7]:900"), "10.0.0.7");
+        assert_eq!(client_name(Some(&Peer::Process { pid: 1, uid: 1000, gid: 1000 })), "uid 1000");
+    }
+}

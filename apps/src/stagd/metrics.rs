@@ -1,0 +1,346 @@
+//! Metrics for Prometheus, over HTTP, on a thread of their own.
+//!
+//! Labels are bounded: the procedures that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
+//! Calls.
+
+use std::fmt;
+use std::io::Cursor;
+use std::net::TcpListener;
+use std::thread;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use super::asking::Reactors;
+use crate::admin::{ProcedureState, ServerState};
+use crate::failure::CommandFailure;
+
+/// Clients with figures of their own. Those of all others are summed up as `other`.
+const CLIENTS_MAX: usize = 50;
+
+/// What `Content-Type` says of the text.
+const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Serves metrics at an address from now on.
+pub(super) fn serve(address: &str, reactors: Reactors) -> Result<(), CommandFailure> {
+    let fail = |problem: &dyn fmt::Display| {
+        CommandFailure::run(format_args!("--metrics {address}: {problem}; write HOST:PORT, with a free port"))
+    };
+    let listener = TcpListener::bind(address).map_err(|error| fail(&error))?;
+    let server = Server::from_listener(listener, None).map_err(|error| fail(&error))?;
+    let thread = thread::Builder::new().name("metrics".to_owned());
+    let thread = thread.spawn(move || {
+        for request in server.incoming_requests() {
+            let response = respond(&request, &reactors);
+            // The client may be gone.
+            let _ = request.respond(response);
+        }
+    });
+    thread.map(drop).map_err(|error| fail(&error))
+}
+
+fn respond(request: &Request, reactors: &Reactors) -> Response<Cursor<Vec<u8>>> {
+    let plain = |status: u16, text: &str| Response::from_string(format!("{text}\n")).with_status_code(status);
+    match (request.method(), request.url().split('?').next()) {
+        (Method::Get | Method::Head, Some("/metrics")) => match reactors.state() {
+            Some(state) => {
+                let response = Response::from_string(exposition(state));
+                match Header::from_bytes("Content-Type", TEXT) {
+                    Ok(header) => response.with_header(header),
+                    Err(()) => response,
+                }
+            }
+            None => plain(503, "a core did not answer in time"),
+        },
+        (Method::Get | Method::Head, _) => plain(404, "the metrics are at /metrics"),
+        _ => plain(405, "GET /metrics"),
+    }
+}
+
+/// The text of all metrics.
+fn exposition(state: ServerState) -> String {
+    let mut registry = Registry::with_prefix("stag");
+    registry.register_collector(Box::new(Exposition(state)));
+    let mut text = String::new();
+    // Writing to a text does not fail.
+    let _ = encode(&mut text, &registry);
+    text
+}
+
+#[derive(Debug)]
+struct Exposition(ServerState);
+
+/// Figures of one kind: for each its labels and its value.
+type Figures<L> = Vec<(L, f64)>;
+
+impl Collector for Exposition {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Exposition(state) = self;
+        let build = [("version", state.version.as_str())];
+        gauge(&mut encoder, "build", "The build of this server; always 1", vec![(build, 1.0)])?;
+        let single = |value: f64| vec![([("", ""); 0], value)];
+        gauge(&mut encoder, "uptime_seconds", "Time since the server started", single(state.uptime_seconds))?;
+
+        let labels = |it: &ProcedureState| {
+            [
+                ("program", it.program.to_string()),
+                ("version", it.version.to_string()),
+                ("procedure", it.name.clone()),
+            ]
+        };
+        let procedures = &state.procedures;
+        let calls = procedures.iter().map(|it| (labels(it), it.calls as f64)).collect();
+        counter(&mut encoder, "calls", "Calls that a service executed", calls)?;
+        waits(&mut encoder, procedures.iter().map(|it| (labels(it), it)))?;
+
+        let counters = &state.counters;
+        for (name, help, value) in [
+            ("replies", "Replies sent", counters.replies_sent),
+            ("rdma_read_bytes", "Octets placed by RDMA Read", counters.read_bytes),
+            ("rdma_write_bytes", "Octets placed by RDMA Write", counters.write_bytes),
+            ("tcp_received_bytes", "Octets received over TCP", counters.stream_bytes_received),
+            ("tcp_sent_bytes", "Octets sent over TCP", counters.stream_bytes_sent),
+            ("copied_bytes", "Octets of payload that a core copied", counters.copied_bytes),
+            ("rdma_errors", "RDMA_ERROR messages sent", counters.errors_sent),
+            ("rdma_connections_opened", "RDMA connections accepted", counters.connections_opened),
+            ("rdma_connections_refused", "RDMA connections refused", counters.connections_refused),
+            ("tcp_connections_opened", "TCP connections accepted", counters.streams_opened),
+            ("tcp_connections_refused", "TCP connections refused", counters.streams_refused),
+            ("violations", "Connections ended because the peer broke the rules", counters.violations),
+            (
+                "peers_stuck",
+                "Connections ended because the client did not take its Replies",
+                counters.peers_stuck,
+            ),
+            (
+                "duplicates_answered",
+                "Repeated Calls answered with the kept Reply",
+                counters.duplicates_answered,
+            ),
+            (
+                "duplicates_dropped",
+                "Repeated Calls dropped while they were executed",
+                counters.duplicates_dropped,
+            ),
+            ("calls_carried", "Calls carried to another core", counters.calls_carried),
+        ] {
+            counter(&mut encoder, name, help, single(value as f64))?;
+        }
+
+        let core = |core: usize| [("core", core.to_string())];
+        let cores = &state.cores;
+        let times = cores.iter().flat_map(|it| {
+            let time =
+                |what: &str, value: f64| ([("core", it.core.to_string()), ("state", what.to_owned())], value);
+            [time("busy", it.busy_seconds), time("idle", it.idle_seconds), time("asleep", it.asleep_seconds)]
+        });
+        counter(&mut encoder, "core_seconds", "What a core did with its time", times.collect())?;
+        let calls = cores.iter().map(|it| (core(it.core), it.calls as f64)).collect();
+        counter(&mut encoder, "core_calls", "Calls that came in at a core and were answered", calls)?;
+        let connections = cores.iter().flat_map(|it| {
+            let of = |what: &str, count: usize| {
+                ([("core", it.core.to_string()), ("transport", what.to_owned())], count as f64)
+            };
+            [of("rdma", it.connections), of("tcp", it.streams)]
+        });
+        gauge(&mut encoder, "connections", "Connections now", connections.collect())?;
+
+        let pool = |core: usize, pool: &str| [("core", core.to_string()), ("pool", pool.to_owned())];
+        let pools = &state.pools;
+        let total =
+            pools.iter().map(|it| (pool(it.core, &it.pool), (it.units * it.unit_bytes) as f64)).collect();
+        gauge(&mut encoder, "memory_bytes", "Memory of a pool", total)?;
+        let free = pools
+            .iter()
+            .map(|it| (pool(it.core, &it.pool), (it.units_free * it.unit_bytes) as f64))
+            .collect();
+        gauge(&mut encoder, "memory_free_bytes", "Memory of a pool that is free", free)?;
+        gauge(
+            &mut encoder,
+            "receives_held",
+            "Receives that RDMA connections hold",
+            single(state.receives_held.into()),
+        )?;
+        gauge(
+            &mut encoder,
+            "receives_max",
+            "Receives that RDMA connections may hold",
+            single(state.receives_max.into()),
+        )?;
+        gauge(&mut encoder, "locks_held", "Locks that clients hold", single(state.locks_held.into()))?;
+        gauge(
+            &mut encoder,
+            "locks_waiting",
+            "Requests that wait for a lock",
+            single(state.locks_waiting.into()),
+        )?;
+
+        let export = |path: &str| [("export", path.to_owned())];
+        for (name, help, value) in [
+            (
+                "export_bytes",
+                "Space of an export in memory",
+                (|it| it.bytes_total) as fn(&crate::admin::ExportState) -> Option<u64>,
+            ),
+            ("export_free_bytes", "Free space of an export in memory", |it| it.bytes_free),
+            ("export_files", "Objects that an export in memory has room for", |it| it.files_total),
+            ("export_free_files", "Objects that an export in memory has room left for", |it| it.files_free),
+        ] {
+            let figures = state.exports.iter().filter_map(|it| Some((export(&it.path), value(it)? as f64)));
+            gauge(&mut encoder, name, help, figures.collect())?;
+        }
+
+        let (named, others) = state.clients.split_at(state.clients.len().min(CLIENTS_MAX));
+        let client = |name: &str| [("client", name.to_owned())];
+        let mut calls: Figures<_> = named.iter().map(|it| (client(&it.client), it.calls as f64)).collect();
+        let mut credits: Figures<_> =
+            named.iter().map(|it| (client(&it.client), it.granted.into())).collect();
+        if !others.is_empty() {
+            calls.push((client("other"), others.iter().map(|it| it.calls as f64).sum()));
+            credits.push((client("other"), others.iter().map(|it| f64::from(it.granted)).sum()));
+        }
+        // A gauge: it shrinks when a client's connections end.
+        gauge(&mut encoder, "client_calls", "Calls on the connections that a client has now", calls)?;
+        gauge(&mut encoder, "client_credits", "Credits granted to a client", credits)?;
+        gauge(&mut encoder, "clients", "Clients that are connected", single(state.clients.len() as f64))
+    }
+}
+
+fn counter<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    figures: Figures<L>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, value) in figures {
+        ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+fn gauge<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    figures: Figures<L>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in figures {
+        ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
+    }
+    Ok(())
+}
+
+/// The times of late answers, as histograms.
+fn waits<'p, L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    procedures: impl Iterator<Item = (L, &'p ProcedureState)>,
+) -> fmt::Result {
+    const HELP: &str = "Time from a Call to its answer, of Calls that waited for a disk or a lock";
+    let mut family = encoder.encode_descriptor("call_wait_seconds", HELP, None, MetricType::Histogram)?;
+    for (labels, procedure) in procedures.filter(|(_, procedure)| procedure.late > 0) {
+        let ranges = procedure.waited.iter().map(|&(bound, count)| (bound.unwrap_or(f64::MAX), count));
+        let ranges: Vec<_> = ranges.collect();
+        let mut metric = family.encode_family(&labels)?;
+        metric.encode_histogram::<NoLabelSet>(procedure.late_seconds, procedure.late, &ranges, None)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::{ClientState, CoreState, ExportState, PoolState};
+
+    fn state(clients: u32) -> ServerState {
+        let client = |number: u32| ClientState {
+            client: format!("10.0.{}.{}", number / 256, number % 256),
+            connections: 1,
+            streams: 0,
+            calls: 10,
+            granted: 4,
+            used: 1,
+            waiting: 0,
+        };
+        ServerState {
+            version: "0.1.0".to_owned(),
+            uptime_seconds: 12.5,
+            counters: Default::default(),
+            cores: vec![CoreState {
+                core: 3,
+                busy_seconds: 1.5,
+                idle_seconds: 2.0,
+                asleep_seconds: 9.0,
+                calls: 70,
+                calls_carried: 0,
+                connections: 1,
+                streams: 2,
+            }],
+            procedures: vec![ProcedureState {
+                program: 100_003,
+                version: 3,
+                name: "READ".to_owned(),
+                calls: 70,
+                late: 3,
+                late_seconds: 0.75,
+                waited: vec![(Some(0.5), 2), (None, 1)],
+            }],
+            clients: (0..clients).map(client).collect(),
+            exports: vec![ExportState {
+                path: "/data".to_owned(),
+                spec: "mem:/data".to_owned(),
+                bytes_total: Some(1 << 20),
+                bytes_free: Some(4096),
+                files_total: None,
+                files_free: None,
+            }],
+            pools: vec![PoolState {
+                core: 3,
+                pool: "payload".to_owned(),
+                unit_bytes: 4096,
+                units: 10,
+                units_free: 4,
+            }],
+            receives_held: 5,
+            receives_max: 64,
+            locks_held: 1,
+            locks_waiting: 0,
+        }
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let text = exposition(state(1));
+        for line in [
+            "# TYPE stag_calls counter",
+            "stag_calls_total{program=\"100003\",version=\"3\",procedure=\"READ\"} 70.0",
+            "stag_call_wait_seconds_sum{program=\"100003\",version=\"3\",procedure=\"READ\"} 0.75",
+            "stag_call_wait_seconds_bucket{le=\"0.5\",program=\"100003\",version=\"3\",procedure=\"READ\"} 2",
+            "stag_call_wait_seconds_bucket{le=\"+Inf\",program=\"100003\",version=\"3\",procedure=\"READ\"} 3",
+            "stag_core_seconds_total{core=\"3\",state=\"busy\"} 1.5",
+            "stag_memory_free_bytes{core=\"3\",pool=\"payload\"} 16384.0",
+            "stag_export_free_bytes{export=\"/data\"} 4096.0",
+            "stag_client_calls{client=\"10.0.0.0\"} 10.0",
+            "# EOF",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(!text.contains("stag_export_files{"), "an unknown figure is left out");
+    }
+
+    #[test]
+    fn many_clients_do_not_make_many_lines() {
+        let text = exposition(state(1000));
+        let lines = text.lines().filter(|line| line.starts_with("stag_client_calls{")).count();
+        assert_eq!(lines, CLIENTS_MAX + 1);
+        assert!(text.contains("stag_client_calls{client=\"other\"} 9500.0"), "{text}");
+        assert!(text.contains("stag_clients 1000.0"), "{text}");
+    }
+}
