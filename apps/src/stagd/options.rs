@@ -93,13 +93,13 @@ pub struct StagdOptions {
     /// Time to reclaim locks [default: 50]
     #[arg(long, value_name = "SECONDS")]
     pub grace: Option<u32>,
-    /// Prometheus metrics at http://HOST:PORT/metrics
+    /// Serve Prometheus metrics there
     #[arg(long, value_name = "HOST:PORT")]
     pub metrics: Option<String>,
     /// Socket of stag admin [default: in /run/stag]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
-    /// Log each Call that waits for so long: 50ms
+    /// Log each Call that waits this long: 50ms
     #[arg(long, value_name = "TIME")]
     pub slow: Option<Delay>,
     /// Read the same keys from a file; flags win
