@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+. ci/programs.sh
+
 profile=${PROFILE:-dist}
 folder=target/debian
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
@@ -32,7 +34,7 @@ END
 }
 
 build() {
-    cargo build --quiet --locked --profile "$profile" -p stag-apps
+    build_programs "$profile"
     local programs=target/$profile libc
     [ "$profile" != dev ] || programs=target/debug
     rm -rf "$folder"
