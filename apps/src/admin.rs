@@ -5,7 +5,7 @@
 
 use std::env;
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -173,22 +173,46 @@ pub fn usual_sockets() -> Vec<PathBuf> {
     directories().into_iter().map(|directory| directory.join(&name)).collect()
 }
 
+/// Sockets in the usual directories.
+fn sockets() -> Vec<PathBuf> {
+    let entries = directories()
+        .into_iter()
+        .flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten());
+    let sockets = entries.map(|entry| entry.path()).filter(|path| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.starts_with("stagd-") && name.ends_with(ENDING)
+    });
+    sockets.collect()
+}
+
+/// Removes the sockets that servers left behind which were killed, as far as this process may.
+pub fn remove_abandoned_sockets() {
+    for path in sockets() {
+        // One that starts just now has a socket before it listens there, and a process.
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let pid = name.trim_start_matches("stagd-").trim_end_matches(ENDING);
+        if is_abandoned(&path) && !Path::new("/proc").join(pid).exists() {
+            // Another server may do the same at the same time.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Whether there is a socket at a path that no server listens at.
+#[must_use]
+pub fn is_abandoned(path: &Path) -> bool {
+    UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+}
+
 /// The socket of the only server of this machine that has one.
 ///
 /// # Errors
 ///
 /// There is none, or there are several.
 pub fn only_socket() -> Result<PathBuf, CommandFailure> {
-    let mut found: Vec<PathBuf> = Vec::new();
-    for directory in directories() {
-        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-        let sockets = entries.map(|entry| entry.path()).filter(|path| {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            name.starts_with("stagd-") && name.ends_with(ENDING)
-        });
-        // A server that was killed leaves its socket behind.
-        found.extend(sockets.filter(|path| UnixStream::connect(path).is_ok()));
-    }
+    let mut found = sockets();
+    // A server that was killed leaves its socket behind.
+    found.retain(|path| UnixStream::connect(path).is_ok());
     match found.as_slice() {
         [one] => Ok(one.clone()),
         [] => Err(CommandFailure::usage(

@@ -217,3 +217,24 @@ fn top_shows_what_was_done_between_two_looks() {
     assert_eq!(windows.len(), 2);
     assert!(windows.iter().any(|window| window["calls_per_second"].as_f64() > Some(0.0)), "{windows:?}");
 }
+
+/// `Type=notify` and `WatchdogSec` of systemd's units.
+#[test]
+fn a_supervisor_hears_that_the_server_is_ready_and_works() {
+    let folder = Folder::new("notify");
+    let path = folder.join("socket");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(stag_testing::patience(std::time::Duration::from_secs(30)))).unwrap();
+    let server = Server::start_with(&["--export", "mem:/data"], |command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
+    });
+    let mut heard = Vec::new();
+    while heard.len() < 4 {
+        let mut octets = [0; 256];
+        let len = socket.recv(&mut octets).expect("a word");
+        heard.push(text(&octets[..len]).trim().to_owned());
+    }
+    assert!(heard.iter().any(|word| word == "READY=1"), "{heard:?}");
+    assert!(heard.iter().filter(|word| *word == "WATCHDOG=1").count() >= 2, "{heard:?}");
+    assert_eq!(server.stop().0["drained"], true);
+}

@@ -12,7 +12,10 @@ use rustix::process::geteuid;
 use stag::runtime::StopFlag;
 
 use super::asking::Reactors;
-use crate::admin::{AdminReply, AdminRequest, PATIENCE, REQUEST_LEN_MAX, usual_sockets};
+use crate::admin::{
+    AdminReply, AdminRequest, PATIENCE, REQUEST_LEN_MAX, is_abandoned, remove_abandoned_sockets,
+    usual_sockets,
+};
 use crate::failure::CommandFailure;
 use crate::logging;
 
@@ -45,6 +48,7 @@ impl ControlSocket {
                 Err(error) => Err(CommandFailure::run(format_args!("--control {}: {error}", path.display()))),
             };
         }
+        remove_abandoned_sockets();
         let mut refusals = Vec::new();
         for path in usual_sockets() {
             match bind(&path) {
@@ -83,7 +87,7 @@ fn bind(path: &Path) -> io::Result<ControlSocket> {
         fs::create_dir_all(directory)?;
     }
     // One that a killed server left behind is in the way; one that is answered belongs to another server.
-    if UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+    if is_abandoned(path) {
         fs::remove_file(path)?;
     }
     let listener = UnixListener::bind(path)?;
