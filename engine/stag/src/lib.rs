@@ -49,7 +49,6 @@ pub mod testing;
 #[cfg(any(feature = "shm", feature = "iwarp", feature = "verbs"))]
 mod url;
 
-#[cfg(doc)]
 pub mod guide;
 
 #[cfg(feature = "nfs")]
