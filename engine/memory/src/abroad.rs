@@ -39,7 +39,7 @@ struct Home {
     thread: ThreadId,
     /// Whether there may be strays. Relaxed: it is advice, the lock orders the rest.
     has_strays: AtomicBool,
-    /// Buffers that were dropped elsewhere. `None`: nobody will collect them.
+    /// Buffers that were dropped elsewhere. `None`: no one will collect them.
     strays: Mutex<Option<Vec<Stray>>>,
 }
 

@@ -10,7 +10,7 @@
 //! | [`f_callers`] | who calls, and who may |
 //! | [`g_calls_back`] | a server that calls its clients, on the polled engine |
 //!
-//! Then what is to be decided: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
+//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
 //! store on two cores with a disk thread, in 300 lines.
 
 /// A server of one function, a client, and one Call.
@@ -344,7 +344,7 @@ pub mod e_own_store {}
 ///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
 ///
 ///     let client = Client::connect(&running.urls()[0])?;
-///     let user = AuthSys { stamp: 0, machine_name: b"here", uid: 1000, gid: 100, gids: Gids::default() };
+///     let user = AuthSys { stamp: 0, machine_name: b"here", uid: 1000, gid: 100, gids: Gids::NONE };
 ///     let answer = client.request(PROGRAM, 1, 1).user(&user).call(|_| Ok(()))?;
 ///     assert_eq!(answer.reader().u32()?, 1000);
 ///     assert!(client.call(PROGRAM, 1, 1, |_| Ok(())).is_err());
@@ -470,7 +470,7 @@ pub mod memory {}
 ///   way round. Processes of the same user are admitted, others only by [`Server::admit`](crate::Server::admit) and
 ///   [`ClientBuilder::admit`](crate::ClientBuilder::admit). See [`fabric::shm`](crate::fabric::shm#trust).
 /// - **Over a network** a peer reaches the chunks that a Call offers it, while the Call lasts, and nothing else.
-/// - **Nothing is encrypted**, and nobody is authenticated: see [`f_callers`]. Listen where only those can connect who may.
+/// - **Nothing is encrypted**, and no one is authenticated: see [`f_callers`]. Listen where only those can connect who may.
 /// - What a peer sends can neither crash the engine nor make it allocate without bound. **A handler has to keep that**: each length that
 ///   it reads has a limit (`opaque(1024)`), and it keeps no more of a client than it wants to.
 /// - A client that takes no answers, or fetches nothing, is disconnected after a while

@@ -165,7 +165,7 @@ fn echo(client: &Client, text: &[u8]) -> Vec<u8> {
     answer.reader().opaque(1 << 20).expect("text").to_vec()
 }
 
-/// What it stores, and what comes back.
+/// Stores an object.
 fn put(client: &Client, name: &[u8], data: &[u8]) {
     let request = client.request(PROGRAM, 1, PUT).data(data);
     request.call(|writer| writer.opaque(name)).expect("it is stored");

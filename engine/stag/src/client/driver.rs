@@ -20,7 +20,7 @@ use super::request::CallData;
 use super::{Answer, ClientError, Settings, system};
 use crate::fabrics::Open;
 
-/// Data of at most so many octets goes in the message: to fetch it costs more.
+/// Data of at most this many octets goes in the message: to fetch it costs more.
 const INLINE_MAX: usize = 512;
 
 /// How often the connection may end under one Call until the Call is given up.

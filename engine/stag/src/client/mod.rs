@@ -1,6 +1,6 @@
 //! [`Client`]: Calls from any thread, on the polled engine of a thread of its own.
 //!
-//! `request.rs` describes a Call, `answer.rs` what comes of it, `pending.rs` is a Call that is under way; `driver.rs` is the poller of
+//! `request.rs` describes a Call, `answer.rs` has its results, `pending.rs` is a Call that is under way; `driver.rs` is the poller of
 //! the client's thread.
 
 mod answer;
@@ -163,7 +163,7 @@ struct Inner {
     timeout: Duration,
 }
 
-/// Says how a [`Client`] is to be. Made by [`Client::builder`].
+/// The settings of a [`Client`]. Made by [`Client::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is connected before connect"]
 pub struct ClientBuilder {

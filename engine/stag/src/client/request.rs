@@ -117,7 +117,7 @@ impl<'a> CallBuilder<'a> {
         self
     }
 
-    /// Calls as this user (AUTH_SYS). Otherwise nobody is named (AUTH_NONE). The server has only the client's word for it.
+    /// Calls as this user (AUTH_SYS). Otherwise the Call names no user (AUTH_NONE). The server has only the client's word for it.
     pub fn user(mut self, user: &AuthSys<'_>) -> Self {
         let mut body = vec![0; AuthSys::BODY_LEN_MAX];
         let mut writer = Writer::new(&mut body);

@@ -261,10 +261,8 @@ impl<S: Services> CoreEngines<S> {
                 each!(self.as_mut, engine => return Ok(format!("tcp://{}", engine.listen_tcp(address)?)));
                 unreachable!("a server has an engine")
             }
-            #[allow(
-                unreachable_patterns,
-                reason = "reached by no build: a URL of a fabric that is not built is refused"
-            )]
+            // A URL of a fabric that is not built is refused earlier.
+            #[allow(unreachable_patterns)]
             _ => unreachable!("{scheme} is not built"),
         }
     }
