@@ -87,6 +87,12 @@ impl Buf {
         self.len = len as u32;
     }
 
+    /// As [`Buf::set_len`], for a `len` that is known to fit.
+    #[inline]
+    pub(crate) fn set_len_within(&mut self, len: u32) {
+        self.len = len;
+    }
+
     /// Where it begins.
     #[inline]
     #[must_use]

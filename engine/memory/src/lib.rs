@@ -9,6 +9,7 @@
 //!   give their units back when dropped.
 //! - A [`Loan`] is a [`Shared`] on its way to another reactor, and a [`Return`] tells the lender that the loan is over. Both may
 //!   be sent between threads; [`Borrowed`] is what a reactor has of the others' memory.
+//! - A [`SendBuf`] is a [`Buf`] that any thread may fill and read; only the pool's own thread gives it back.
 //! - A [`Budget`] is the one number that all arenas together stay below.
 //! - A [`Ledger`] proves at exit that every buffer came back.
 //!
@@ -57,6 +58,7 @@
 //! read is held as a [`Shared`] for as long as they may. Every `unsafe` block of this crate that makes a
 //! slice relies on this rule.
 
+mod abroad;
 mod arena;
 mod budget;
 mod buf;
@@ -67,6 +69,7 @@ mod pool;
 mod shared;
 mod sync;
 
+pub use abroad::{SendBuf, SendHome};
 pub use arena::{Arena, ArenaConfig, ArenaError, ArenaId};
 pub use budget::{Budget, BudgetError, Price, PriceList};
 pub use buf::{Buf, Location};

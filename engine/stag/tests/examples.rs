@@ -138,3 +138,43 @@ fn leases_are_recalled_from_who_holds_them() {
         assert!(holder.0.wait().expect("it ends").success());
     }
 }
+
+/// Objects of all sizes, on two cores, are put, listed, saved, read by a disk thread, and deleted.
+#[test]
+fn objects_are_kept_by_several_cores() {
+    let scratch = stag_testing::Scratch::folder();
+    let folder = scratch.0.to_str().expect("text");
+    let saved = format!("{folder}/saved");
+    std::fs::create_dir(&saved).expect("a folder");
+    let (from, to) = (format!("{folder}/from"), format!("{folder}/to"));
+    let name = format!("shm://objects-{}", std::process::id());
+    for url in [&name[..], "iwarp://127.0.0.1:0"] {
+        let (server, url) = start("objects", &["serve", url, &saved, "2"]);
+        let lens = [1, 512, 4096, 100_001, 8 << 20];
+        for (at, len) in lens.into_iter().enumerate() {
+            let data: Vec<u8> = (0..len).map(|octet: usize| (octet * 7 % 251) as u8).collect();
+            std::fs::write(&from, &data).expect("a file");
+            ask("objects", &["put", &url, &format!("object {at}"), &from]);
+            ask("objects", &["get", &url, &format!("object {at}"), &to]);
+            assert!(std::fs::read(&to).expect("a file") == data, "{len} octets");
+        }
+        ask("objects", &["save", &url, "object 4"]);
+        ask("objects", &["delete", &url, "object 0"]);
+        let mut names: Vec<String> = ask("objects", &["list", &url]).lines().map(str::to_owned).collect();
+        names.sort();
+        assert_eq!(names, ["object 1", "object 2", "object 3", "object 4"]);
+        // The next server has what was saved: a thread brings it.
+        drop(server);
+        let (_server, url) = start("objects", &["serve", "iwarp://127.0.0.1:0", &saved, "2"]);
+        ask("objects", &["get", &url, "object 4", &to]);
+        assert!(std::fs::read(&to).expect("a file") == std::fs::read(&from).expect("a file"));
+        ask("objects", &["delete", &url, "object 4"]);
+    }
+}
+
+/// The simulator finds a planted bug, and its seed shows it again.
+#[test]
+fn a_planted_bug_is_found_by_its_seed() {
+    let said = ask("planted_bug", &[]);
+    assert!(said.starts_with("seed ") && said.ends_with("repaired: 200 seeds add 40 each"), "{said}");
+}

@@ -68,7 +68,8 @@ use send::Scratch;
 use socket::ListenSocket;
 use stags::Stags;
 
-pub use config::{BadCongestionControl, CongestionControl, IwarpConfig, Revision};
+pub use crate::congestion::{BadCongestionControl, CongestionControl};
+pub use config::{IwarpConfig, Revision};
 pub use counters::IwarpCounters;
 pub use listen::IwarpHandover;
 

@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
+use stag_memory::{Buf, SendBuf, SendHome};
 use stag_runtime::{Receiver, Sender, affinity, mailbox};
 
 use crate::service::Token;
@@ -101,6 +102,8 @@ pub(crate) struct Deferrals {
     pub(crate) is_guarded: Cell<bool>,
     /// Behind a cell, because a Reply borrows it beside the rest of the engine.
     mailbox: RefCell<Option<Mailbox>>,
+    /// Where buffers come back to that other threads drop. Made when the first goes to one.
+    home: RefCell<Option<SendHome>>,
 }
 
 struct Mailbox {
@@ -125,6 +128,19 @@ impl Deferrals {
             fresh: Cell::new(None),
             is_guarded: Cell::new(false),
             mailbox: RefCell::new(None),
+            home: RefCell::new(None),
+        }
+    }
+
+    /// Makes `buf` fit for the thread that a Call is deferred to.
+    pub(crate) fn send(&self, buf: Buf) -> SendBuf {
+        self.home.borrow_mut().get_or_insert_default().send(buf)
+    }
+
+    /// Gives buffers back that other threads dropped.
+    pub(crate) fn collect(&self) {
+        if let Some(home) = &*self.home.borrow() {
+            home.collect();
         }
     }
 
@@ -171,7 +187,13 @@ impl Deferrals {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(Token, Fill)> {
         let mailbox = self.mailbox.get_mut().as_mut()?;
-        let Answer { token, since, fill } = mailbox.receiver.receive()?;
+        let Some(Answer { token, since, fill }) = mailbox.receiver.receive() else {
+            // Looked for once in each pass of an engine that defers Calls: a load, where nothing came back.
+            if let Some(home) = self.home.get_mut() {
+                home.collect();
+            }
+            return None;
+        };
         mailbox.outstanding -= 1;
         mailbox.forecast.observe(since, self.now);
         Some((token, fill.unwrap_or_else(|| Box::new(|reply| reply.system_error()))))

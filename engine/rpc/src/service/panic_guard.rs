@@ -28,6 +28,8 @@ use crate::service::{Home, Outcome, Procedure, Service, Token};
 #[derive(Debug)]
 pub struct PanicGuard<S> {
     service: S,
+    /// Whether panics are caught.
+    is_on: bool,
     /// Whether [`Service::home`] has panicked: the Call in question is still to be refused.
     has_home_panicked: Cell<bool>,
     /// The instant of this pass.
@@ -38,8 +40,14 @@ pub struct PanicGuard<S> {
 impl<S> PanicGuard<S> {
     /// Guards `service`.
     pub fn new(service: S) -> PanicGuard<S> {
+        PanicGuard::switched(service, true)
+    }
+
+    /// Guards `service` if `is_on`. Otherwise a panic does what it does without a guard: a program that lets its user choose has one
+    /// type for both, and with it one copy of the engine's code.
+    pub fn switched(service: S, is_on: bool) -> PanicGuard<S> {
         let complaints = LogLimiter::default();
-        PanicGuard { service, has_home_panicked: Cell::new(false), now: Duration::ZERO, complaints }
+        PanicGuard { service, is_on, has_home_panicked: Cell::new(false), now: Duration::ZERO, complaints }
     }
 
     /// The service.
@@ -69,6 +77,9 @@ impl<S: Service> Service for PanicGuard<S> {
     }
 
     fn home(&self, call: &Call<'_>) -> Home {
+        if !self.is_on {
+            return self.service.home(call);
+        }
         caught(|| self.service.home(call)).unwrap_or_else(|| {
             self.has_home_panicked.set(true);
             Home::Here
@@ -76,6 +87,9 @@ impl<S: Service> Service for PanicGuard<S> {
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        if !self.is_on {
+            return self.service.call(call, reply);
+        }
         // A home depends on the Call alone: it panics again for the Call that has come here for want of one.
         if self.has_home_panicked.get() && caught(|| self.service.home(call)).is_none() {
             reply.panicked();
@@ -96,12 +110,18 @@ impl<S: Service> Service for PanicGuard<S> {
     }
 
     fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        if !self.is_on {
+            return self.service.finish(token, reply);
+        }
         if caught(|| self.service.finish(token, reply)).is_none() {
             reply.panicked();
         }
     }
 
     fn abandoned(&mut self, token: Token) {
+        if !self.is_on {
+            return self.service.abandoned(token);
+        }
         if caught(|| self.service.abandoned(token)).is_none()
             && let Some(withheld) = self.complaints.admit(self.now)
         {

@@ -1,6 +1,6 @@
 //! A Reply as its handler fills it in.
 
-use stag_memory::{Pool, Shared};
+use stag_memory::{Pool, SendBuf, Shared};
 use stag_proto::responder;
 use stag_wire::rpc::{Accepted, ReplyHeader, emit_success};
 use stag_wire::xdr::{Overflow, Writer};
@@ -210,6 +210,22 @@ impl Reply<'_> {
     #[inline]
     pub(crate) fn is_deferred(&self, token: Token) -> bool {
         self.deferrals.has_just_deferred(token)
+    }
+
+    /// Memory for `len` octets of an eligible result that another thread provides: it fills it, and moves it into what it gives to
+    /// [`Deferred::finish`](crate::Deferred::finish). There [`SendBuf::into_buf`] makes it a buffer of [`Reply::piece`], and no
+    /// octet is copied. Shorter results are [`SendBuf::set_len`]. One item for each Call.
+    ///
+    /// `None`: the client's part of [`Pools::payload`](crate::Pools::payload) has no room now, or there is no free run so long.
+    pub fn data_room(&mut self, len: u32) -> Option<SendBuf> {
+        self.deferrals.collect();
+        if !self.has_results_room(len) {
+            return None;
+        }
+        let mut buf = self.payload.take_len(len as usize)?;
+        buf.set_len(len as usize);
+        self.expect_results(len);
+        Some(self.deferrals.send(buf))
     }
 
     /// The handler panicked while it filled this in: the Call is answered with SYSTEM_ERR, and the log says why.

@@ -1,0 +1,491 @@
+//! The thread of a client: an engine, and what other threads want of it, as one poller.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use stag_memory::{Buf, Pool, SendBuf, SendHome};
+use stag_rpc::{
+    CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
+    ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
+};
+use stag_runtime::{AffinityError, Clock, Poller, Reactor, ReactorConfig, Receiver, StopFlag};
+use stag_wire::xdr::{Overflow, Writer};
+
+use super::pending::Promise;
+use super::request::CallData;
+use super::{Answer, ClientError, Settings, system};
+use crate::fabrics::Open;
+
+/// Data of at most this many octets goes in the message: to fetch it costs more.
+const INLINE_MAX: usize = 512;
+
+/// How often the connection may end under one Call until the Call is given up.
+const ENDS_MAX: u32 = 8;
+
+/// Jobs taken in in one pass.
+const BURST: usize = 64;
+
+/// What other threads want.
+pub(super) enum Job {
+    /// Make this Call.
+    Call(Box<CallJob>, Promise<Answer>),
+    /// Hand out memory of this length.
+    Buffer(usize, Promise<SendBuf>),
+}
+
+/// A Call to make.
+#[derive(Debug)]
+pub(super) struct CallJob {
+    program: u32,
+    version: u32,
+    procedure: u32,
+    pub(super) timeout: Duration,
+    pub(super) results_max: u32,
+    pub(super) retransmit: bool,
+    /// The body of AUTH_SYS.
+    pub(super) user: Option<Vec<u8>>,
+    /// Without data and its length word.
+    pub(super) arguments: Vec<u8>,
+    /// Where in them these belong.
+    pub(super) position: Option<usize>,
+    pub(super) data: Option<CallData>,
+    /// Octets of memory for the eligible result.
+    pub(super) room: Option<usize>,
+}
+
+impl CallJob {
+    pub(super) fn new(
+        program: u32,
+        version: u32,
+        procedure: u32,
+        timeout: Duration,
+        results_max: u32,
+    ) -> CallJob {
+        CallJob {
+            program,
+            version,
+            procedure,
+            timeout,
+            results_max,
+            retransmit: true,
+            user: None,
+            arguments: Vec::new(),
+            position: None,
+            data: None,
+            room: None,
+        }
+    }
+
+    /// Writes the arguments. Data that goes in the message is in `self.data`; else it has `data_len` octets elsewhere.
+    fn encode(&self, data_len: Option<u32>, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        let Some(position) = self.position else { return writer.opaque_fixed(&self.arguments) };
+        writer.opaque_fixed(&self.arguments[..position])?;
+        match (&self.data, data_len) {
+            (_, Some(len)) => writer.eligible_opaque_reduced(len).map(drop)?,
+            (Some(CallData::Octets(octets)), None) => writer.eligible_opaque_inline(octets)?,
+            (Some(CallData::Buffer(buf)), None) => writer.eligible_opaque_inline(buf)?,
+            (None, None) => writer.u32(0)?,
+        }
+        writer.opaque_fixed(&self.arguments[position..])
+    }
+}
+
+/// A Call that waits for its turn.
+struct Waiting {
+    job: Box<CallJob>,
+    promise: Promise<Answer>,
+    deadline: Duration,
+    /// Its memory, once that was found.
+    chunks: Option<Chunks>,
+    /// Octets of data in `chunks`.
+    data_len: Option<u32>,
+}
+
+/// A Call that was sent.
+struct Sent {
+    call: CallId,
+    promise: Promise<Answer>,
+    /// How often its connection ended, and why the last time, once that was too often.
+    ends: u32,
+    given_up: Option<CloseReason>,
+}
+
+/// The connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Link {
+    /// There is none: the next Call makes one.
+    Down,
+    /// It is being made, for the first time, or for the first time since it was given up.
+    Connecting(ConnectionId),
+    /// Calls can be made. While it is interrupted the engine refuses them.
+    Up(ConnectionId),
+}
+
+/// The poller of a client's thread.
+struct Driver<P: Open> {
+    engine: Engine<P, ()>,
+    payload: Pool,
+    home: SendHome,
+    address: String,
+    policy: ClientPolicy,
+    link: Link,
+    jobs: Receiver<Job>,
+    waiting: VecDeque<Waiting>,
+    /// The earliest of the deadlines of `waiting`, or an earlier time.
+    next_deadline: Duration,
+    sent: HashMap<u64, Sent>,
+    next_user: u64,
+    /// Until the first connection is made, or not.
+    ready: Option<mpsc::Sender<Result<(), ClientError>>>,
+    is_stopping: bool,
+}
+
+/// Runs a client until `stop` is requested. Says to `ready` whether it is connected.
+pub(super) fn run<P: Open>(
+    settings: Settings,
+    jobs: Receiver<Job>,
+    stop: &StopFlag,
+    ready: &mpsc::Sender<Result<(), ClientError>>,
+) {
+    let (mode, core) = (settings.options.poll, settings.core);
+    let serve = || {
+        let (memory, mut driver) = Driver::<P>::new(settings, jobs, ready.clone())?;
+        let config = ReactorConfig { core, mode, ..ReactorConfig::default() };
+        let mut reactor = Reactor::new(config, Clock::start()).map_err(not_pinned)?;
+        // Whether it is drained is of no use to those who are gone.
+        let _ = reactor.run(&mut driver, stop).map_err(not_pinned)?;
+        // Its buffers go back before the pools go.
+        drop((driver, memory));
+        Ok(())
+    };
+    if let Err(error) = serve() {
+        // Fails when no one waits for it: it ended later.
+        let _ = ready.send(Err(error));
+    }
+}
+
+fn not_pinned(error: AffinityError) -> ClientError {
+    system("pin the client's thread")(io::Error::other(error))
+}
+
+impl<P: Open> Driver<P> {
+    fn new(
+        settings: Settings,
+        jobs: Receiver<Job>,
+        ready: mpsc::Sender<Result<(), ClientError>>,
+    ) -> Result<(Memory, Driver<P>), ClientError> {
+        let Settings { address, memory: len, reconnect, config, options, .. } = settings;
+        let memory = Memory::new(&config, len)?;
+        let mut provider = P::open_for(&options, &config)?;
+        provider.register(&memory.arena)?;
+        let seed = RandomState::new().hash_one(0) as u32;
+        let engine = Engine::new(provider, (), memory.pools.clone(), config, seed)?;
+        let mut driver = Driver {
+            engine,
+            payload: memory.pools.payload.clone(),
+            home: SendHome::new(),
+            address,
+            policy: ClientPolicy { reconnect, keep_alive: None },
+            link: Link::Down,
+            jobs,
+            waiting: VecDeque::new(),
+            next_deadline: Duration::MAX,
+            sent: HashMap::new(),
+            next_user: 0,
+            ready: Some(ready),
+            is_stopping: false,
+        };
+        driver.link = Link::Connecting(driver.engine.connect_with(&driver.address, driver.policy)?);
+        Ok((memory, driver))
+    }
+
+    /// Takes in what other threads want. Returns how much that was.
+    fn take_jobs(&mut self, now: Duration) -> usize {
+        let mut count = 0;
+        while count < BURST
+            && let Some(job) = self.jobs.receive()
+        {
+            count += 1;
+            match job {
+                Job::Call(job, promise) => {
+                    let deadline = now.saturating_add(job.timeout);
+                    self.next_deadline = self.next_deadline.min(deadline);
+                    self.waiting.push_back(Waiting { job, promise, deadline, chunks: None, data_len: None });
+                }
+                Job::Buffer(len, promise) => {
+                    promise.keep(self.take(len).map(|buf| self.home.send(buf)));
+                }
+            }
+        }
+        count
+    }
+
+    fn take(&self, len: usize) -> Result<Buf, ClientError> {
+        self.home.collect();
+        let mut buf = self.payload.take_len(len).ok_or(ClientError::NoMemory(len))?;
+        buf.set_len(len);
+        Ok(buf)
+    }
+
+    /// Handles what happened to the connection.
+    fn handle_events(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(event) = self.engine.connection_event() {
+            count += 1;
+            match event {
+                ConnectionEvent::Established { connection } | ConnectionEvent::Restored { connection } => {
+                    self.link = Link::Up(connection);
+                    if let Some(ready) = self.ready.take() {
+                        let _ = ready.send(Ok(()));
+                    }
+                }
+                ConnectionEvent::Interrupted { reason, .. } => self.note_end(&reason),
+                ConnectionEvent::Closed { reason, .. } => {
+                    self.link = Link::Down;
+                    if let Some(ready) = self.ready.take() {
+                        let _ = ready.send(Err(ClientError::NotConnected(reason.clone())));
+                    }
+                    for waiting in self.waiting.drain(..) {
+                        waiting.promise.keep(Err(ClientError::NotConnected(reason.clone())));
+                    }
+                }
+                _ => {}
+            }
+        }
+        count
+    }
+
+    /// The connection ended under the Calls that were sent. One under which it ends again and again is given up: the server would
+    /// end it for ever.
+    fn note_end(&mut self, reason: &CloseReason) {
+        // Those say that the server is slow, not that it does not want the Call.
+        if matches!(reason, CloseReason::Unanswered | CloseReason::Silent) {
+            return;
+        }
+        for sent in self.sent.values_mut() {
+            sent.ends += 1;
+            if sent.ends >= ENDS_MAX && sent.given_up.is_none() {
+                sent.given_up = Some(reason.clone());
+                self.engine.cancel(sent.call);
+            }
+        }
+    }
+
+    /// Hands over what is complete.
+    fn hand_over(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(done) = self.engine.completed() {
+            count += 1;
+            let CompletedCall { user, result, mut written, .. } = done;
+            let Some(Sent { promise, ends, given_up, .. }) = self.sent.remove(&user) else {
+                debug_assert!(false, "a Call that was not sent is complete");
+                continue;
+            };
+            let data = written.take_only().map(|(_, buf)| buf);
+            promise.keep(match (result, given_up) {
+                (Ok(results), _) => Ok(Answer::new(&results, data.map(|buf| self.home.send(buf)))),
+                (Err(CallError::Cancelled), Some(reason)) => {
+                    Err(ClientError::EndedEachTime { times: ends, reason })
+                }
+                (Err(error), _) => Err(error.into()),
+            });
+        }
+        count
+    }
+
+    /// Begins Calls that wait, as far as there are credits and memory.
+    fn begin_waiting(&mut self, now: Duration) -> usize {
+        let mut count = 0;
+        while let Some(mut waiting) = self.waiting.pop_front() {
+            let connection = match self.link {
+                Link::Up(connection) => connection,
+                Link::Connecting(_) => {
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+                Link::Down => {
+                    match self.engine.connect_with(&self.address, self.policy) {
+                        Ok(connection) => {
+                            self.link = Link::Connecting(connection);
+                            self.waiting.push_front(waiting);
+                            break;
+                        }
+                        Err(error) => waiting.promise.keep(Err(error.into())),
+                    }
+                    continue;
+                }
+            };
+            match self.begin(connection, &mut waiting, now) {
+                Ok(call) => {
+                    count += 1;
+                    let sent = Sent { call, promise: waiting.promise, ends: 0, given_up: None };
+                    self.sent.insert(self.next_user, sent);
+                    self.next_user += 1;
+                }
+                Err(error) if self.is_for_now(&error) => {
+                    self.waiting.push_front(waiting);
+                    break;
+                }
+                Err(error) => waiting.promise.keep(Err(error)),
+            }
+        }
+        if count > 0 {
+            self.engine.ring_doorbells();
+        }
+        count
+    }
+
+    /// Whether something is going to happen that helps a Call which is not begun.
+    fn is_for_now(&self, error: &ClientError) -> bool {
+        match error {
+            ClientError::Refused(
+                CallRefused::NoCredit | CallRefused::Interrupted | CallRefused::FabricBusy,
+            ) => true,
+            // A connection that has ended tells so by an event.
+            ClientError::Refused(CallRefused::NotConnected) => true,
+            // Others' memory comes back.
+            ClientError::Refused(CallRefused::NoMemory) | ClientError::NoMemory(_) => !self.sent.is_empty(),
+            _ => false,
+        }
+    }
+
+    fn begin(
+        &mut self,
+        connection: ConnectionId,
+        waiting: &mut Waiting,
+        now: Duration,
+    ) -> Result<CallId, ClientError> {
+        if self.engine.credits_available(connection) == 0 {
+            // Refused all the same, and why is in its words; memory is not taken before.
+            let state = self.engine.parameters(connection).map(|_| CallRefused::NoCredit);
+            return Err(state.unwrap_or(CallRefused::Interrupted).into());
+        }
+        self.provide(waiting)?;
+        let Waiting { job, deadline, chunks, data_len, .. } = waiting;
+        let request = Request {
+            program: job.program,
+            version: job.version,
+            procedure: job.procedure,
+            credentials: job.user.as_deref().map_or(Credentials::None, Credentials::Sys),
+            user: self.next_user,
+            timeout: deadline.saturating_sub(now),
+            results_len_max: job.results_max,
+            reply_mode: ReplyMode::Auto,
+            retransmit: job.retransmit && self.policy.reconnect.is_some(),
+        };
+        let chunks = chunks.get_or_insert_default();
+        Ok(self.engine.call(connection, &request, chunks, |writer| job.encode(*data_len, writer))?)
+    }
+
+    /// Finds the memory of a Call.
+    fn provide(&self, waiting: &mut Waiting) -> Result<(), ClientError> {
+        if waiting.chunks.is_some() {
+            return Ok(());
+        }
+        let Waiting { job, chunks, data_len, .. } = waiting;
+        let mut found = Chunks::default();
+        if let Some(len) = job.room {
+            found.write.push((0, self.take(len)?));
+        }
+        let long = job.data.take_if(|data| data.len() > INLINE_MAX);
+        if let Some(data) = long {
+            let len = data.len();
+            let buf = match data {
+                CallData::Octets(octets) => match self.take(len) {
+                    Ok(mut buf) => {
+                        buf.copy_from_slice(&octets);
+                        buf
+                    }
+                    Err(error) => {
+                        job.data = Some(CallData::Octets(octets));
+                        return Err(error);
+                    }
+                },
+                CallData::Buffer(sent) if sent.is_of(&self.home) => match sent.into_buf() {
+                    Ok(buf) => buf,
+                    Err(_) => unreachable!("a buffer of this thread's home"),
+                },
+                // Memory of another client: its octets are copied, as those of anywhere.
+                CallData::Buffer(sent) => {
+                    let copied = self.take(len).map(|mut buf| {
+                        buf.copy_from_slice(&sent);
+                        buf
+                    });
+                    match copied {
+                        Ok(buf) => buf,
+                        Err(error) => {
+                            job.data = Some(CallData::Buffer(sent));
+                            return Err(error);
+                        }
+                    }
+                }
+            };
+            *data_len = Some(len as u32);
+            found.read.push((0, buf.share()));
+        }
+        *chunks = Some(found);
+        Ok(())
+    }
+
+    /// Ends Calls whose time is over before their turn has come.
+    fn expire(&mut self, now: Duration) {
+        if now < self.next_deadline {
+            return;
+        }
+        self.next_deadline = Duration::MAX;
+        for waiting in std::mem::take(&mut self.waiting) {
+            if now >= waiting.deadline {
+                waiting.promise.keep(Err(CallError::TimedOut.into()));
+            } else {
+                self.next_deadline = self.next_deadline.min(waiting.deadline);
+                self.waiting.push_back(waiting);
+            }
+        }
+    }
+}
+
+impl<P: Open> Poller for Driver<P> {
+    fn poll(&mut self, now: Duration) -> usize {
+        let events = self.engine.poll(now) + self.handle_events() + self.hand_over();
+        if self.is_stopping {
+            return events;
+        }
+        let taken = self.take_jobs(now);
+        self.expire(now);
+        events + taken + self.begin_waiting(now)
+    }
+
+    fn next_timeout(&self) -> Option<Duration> {
+        let own = Some(self.next_deadline).filter(|_| !self.waiting.is_empty());
+        self.engine.next_timeout().into_iter().chain(own).min()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.jobs.arm() && self.engine.arm()
+    }
+
+    fn disarm(&mut self) {
+        self.jobs.disarm();
+        self.engine.disarm();
+    }
+
+    fn descriptors(&self, out: &mut Vec<RawFd>) {
+        self.engine.descriptors(out);
+        out.push(self.jobs.descriptor());
+    }
+
+    fn stop(&mut self, now: Duration) {
+        self.is_stopping = true;
+        // Their promises say that the client has ended.
+        self.waiting.clear();
+        self.engine.stop(now);
+    }
+
+    fn is_drained(&self) -> bool {
+        self.engine.is_drained()
+    }
+}

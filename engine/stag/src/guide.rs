@@ -1,0 +1,478 @@
+//! From an echo to an object store: each step is a small difference from the one before, and each is compiled and run.
+//!
+//! | step | what is new |
+//! |---|---|
+//! | [`a_echo`] | a server, a client, one Call |
+//! | [`b_chunks`] | data that is not copied |
+//! | [`c_late`] | answers that a disk thread has |
+//! | [`d_cores`] | several cores as one server |
+//! | [`e_own_store`] | a service with state, over several fabrics |
+//! | [`f_callers`] | who calls, and who may |
+//! | [`g_calls_back`] | a server that calls its clients, on the polled engine |
+//!
+//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
+//! store on two cores with a disk thread, in 300 lines.
+
+/// A server of one function, a client, and one Call.
+///
+/// A **program** has a number, a version, and procedures that are numbered from 1. Arguments and results are XDR (RFC 4506):
+/// [`Reader`](crate::wire::xdr::Reader) takes them apart, [`Writer`](crate::wire::xdr::Writer) puts them together. Numbers from
+/// 0x2000_0000 to 0x3fff_ffff are for programs of one's own (RFC 5531 section 13).
+///
+/// ```
+/// use stag::prelude::*;
+///
+/// const PROGRAM: u32 = 0x2000_7a62;
+///
+/// // What the engine has to know of each procedure. This one has nothing special.
+/// static PROCEDURES: [Procedure; 1] = [Procedure::plain("ECHO")];
+///
+/// // Runs on the server's core, and must not block: other Calls wait meanwhile.
+/// fn echo(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///     match call.arguments().opaque(1024) {
+///         Ok(text) => reply.success(|writer| writer.opaque(text)),
+///         Err(_) => reply.garbage_arguments(),
+///     }
+///     Outcome::Done
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|_| (Program::new(PROGRAM, 1, &PROCEDURES, echo),));
+///     // `run` instead of `start` serves until SIGTERM.
+///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let client = Client::connect(&running.urls()[0])?;
+///     let answer = client.call(PROGRAM, 1, 1, |writer| writer.opaque(b"hello"))?;
+///     assert_eq!(answer.reader().opaque(1024)?, b"hello");
+///
+///     // Many at once: each is a future, too.
+///     let request = |text| client.request(PROGRAM, 1, 1).begin(move |writer| writer.opaque(text));
+///     let (first, second) = (request(b"first")?, request(b"second")?);
+///     assert_eq!(second.wait()?.reader().opaque(1024)?, b"second");
+///     assert_eq!(first.wait()?.reader().opaque(1024)?, b"first");
+///     Ok(())
+/// }
+/// ```
+pub mod a_echo {}
+
+/// Data that is not copied: it goes by chunk, from memory to memory.
+///
+/// The difference: the procedure says that one of its results is **eligible** to go by chunk. Then the client offers memory for it
+/// ([`CallBuilder::room`](crate::CallBuilder::room)), and the server's data is written there by RDMA from where it lies. Without an
+/// offer the same data goes in the Reply. An eligible argument goes the other way: the client gives data
+/// ([`CallBuilder::data`](crate::CallBuilder::data)), the server's engine fetches it before the handler runs, and
+/// [`Call::placed`](crate::rpc::Call::placed) has the memory that it is in.
+///
+/// ```
+/// use stag::prelude::*;
+///
+/// const PROGRAM: u32 = 0x2000_7a63;
+/// const LEN: u32 = 1 << 20;
+///
+/// static PROCEDURES: [Procedure; 1] = [Procedure { eligible_results: 1, ..Procedure::plain("GET") }];
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|seat: &Seat| {
+///         // Made once, in memory that the fabrics know.
+///         let mut object = seat.payload().take_len(LEN as usize).expect("64 MiB are enough");
+///         object.fill(7);
+///         let object = object.share();
+///         let get = move |_: &mut Call<'_>, reply: &mut Reply<'_>| {
+///             match reply.item(LEN) {
+///                 Placement::Reduced => {
+///                     // A counted reference, not a copy.
+///                     reply.piece(object.clone());
+///                     reply.success(|writer| writer.eligible_opaque_reduced(LEN).map(drop));
+///                 }
+///                 Placement::Inline => reply.success(|writer| writer.eligible_opaque_inline(&object)),
+///             }
+///             Outcome::Done
+///         };
+///         (Program::new(PROGRAM, 1, &PROCEDURES, get),)
+///     });
+///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let client = Client::connect(&running.urls()[0])?;
+///     let answer = client.request(PROGRAM, 1, 1).room(LEN as usize).call(|_| Ok(()))?;
+///     assert!(answer.data().iter().all(|octet| *octet == 7) && answer.data().len() == LEN as usize);
+///     Ok(())
+/// }
+/// ```
+pub mod b_chunks {}
+
+/// Answers that another thread has: the core goes on with other Calls meanwhile.
+///
+/// The difference: the handler takes memory for the data ([`Reply::data_room`](crate::rpc::Reply::data_room)), defers the answer
+/// ([`Reply::defer`](crate::rpc::Reply::defer)), and gives both to a thread. The thread fills the memory, and finishes. What it fills is
+/// what is sent.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::thread;
+///
+/// use stag::prelude::*;
+///
+/// const PROGRAM: u32 = 0x2000_7a64;
+///
+/// static PROCEDURES: [Procedure; 1] = [Procedure { eligible_results: 1, ..Procedure::plain("READ") }];
+///
+/// type Job = (SendBuf, Deferred);
+///
+/// // Reads what is slow to read, and answers.
+/// fn disk(jobs: mpsc::Receiver<Job>) {
+///     for (mut data, deferred) in jobs {
+///         data.fill(9);
+///         let len = data.len() as u32;
+///         // Runs on the server's core, where the buffer is at home again.
+///         deferred.finish(move |reply| match (reply.item(len), data.into_buf()) {
+///             (Placement::Reduced, Ok(data)) => {
+///                 reply.piece(data.share());
+///                 reply.success(|writer| writer.eligible_opaque_reduced(len).map(drop));
+///             }
+///             (Placement::Inline, Ok(data)) => reply.success(|writer| writer.eligible_opaque_inline(&data)),
+///             (_, Err(_)) => reply.system_error(),
+///         });
+///     }
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let (sender, jobs) = mpsc::channel::<Job>();
+///     thread::spawn(move || disk(jobs));
+///     let server = Server::new(move |_| {
+///         let sender = sender.clone();
+///         let read = move |call: &mut Call<'_>, reply: &mut Reply<'_>| {
+///             let len = call.arguments().u32().unwrap_or(0).min(1 << 20);
+///             // No room now, or too many answers are outstanding: the client hears so at once.
+///             let (Some(room), Ok(deferred)) = (reply.data_room(len), reply.defer(call)) else {
+///                 reply.system_error();
+///                 return Outcome::Done;
+///             };
+///             let token = deferred.token();
+///             // A thread that is gone drops it, and then the client gets SYSTEM_ERR.
+///             let _ = sender.send((room, deferred));
+///             Outcome::Later(token)
+///         };
+///         (Program::new(PROGRAM, 1, &PROCEDURES, read),)
+///     });
+///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let client = Client::connect(&running.urls()[0])?;
+///     let answer = client.request(PROGRAM, 1, 1).room(4096).call(|writer| writer.u32(4096))?;
+///     assert_eq!(answer.data(), [9; 4096]);
+///     Ok(())
+/// }
+/// ```
+pub mod c_late {}
+
+/// Several cores as one server.
+///
+/// The difference: [`Server::cores`](crate::Server::cores), and a service of one's own that says where a Call is **at home**. Clients
+/// connect to one address; connections are spread over the cores; a Call goes to the core that owns what it is about, and its data
+/// goes with it as a loan, without a copy and without a lock. A program whose Calls own nothing needs no homes.
+///
+/// ```
+/// use stag::prelude::*;
+///
+/// const PROGRAM: u32 = 0x2000_7a65;
+///
+/// static ADD: Procedure = Procedure::plain("ADD").once();
+///
+/// /// Counters, each of which lives on one core.
+/// struct Counters {
+///     seat: Seat,
+///     counters: std::collections::HashMap<u32, u32>,
+/// }
+///
+/// impl Service for Counters {
+///     fn program(&self) -> u32 {
+///         PROGRAM
+///     }
+///
+///     fn versions(&self) -> (u32, u32) {
+///         (1, 1)
+///     }
+///
+///     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
+///         (procedure == 1).then_some(&ADD)
+///     }
+///
+///     fn home(&self, call: &Call<'_>) -> Home {
+///         let name = call.arguments().u32().unwrap_or(0) as usize;
+///         ReactorId::new(name % self.seat.count()).map_or(Home::Here, Home::At)
+///     }
+///
+///     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///         let name = call.arguments().u32().unwrap_or(0);
+///         let counter = self.counters.entry(name).or_default();
+///         *counter += 1;
+///         reply.success(|writer| writer.u32(*counter));
+///         Outcome::Done
+///     }
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|seat| (Counters { seat: seat.clone(), counters: Default::default() },));
+///     // `threads(2)` where it does not matter which cores, as in this test.
+///     let running = server.listen("iwarp://127.0.0.1:0").threads(2).memory(128 << 20).start()?;
+///
+///     let clients = [(); 2].map(|()| Client::connect(&running.urls()[0]).expect("it is there"));
+///     for expected in 1..=4 {
+///         for client in &clients[..1] {
+///             let answer = client.call(PROGRAM, 1, 1, |writer| writer.u32(7))?;
+///             assert_eq!(answer.reader().u32()?, expected);
+///         }
+///     }
+///     let answer = clients[1].call(PROGRAM, 1, 1, |writer| writer.u32(7))?;
+///     assert_eq!(answer.reader().u32()?, 5, "one counter, whatever connection");
+///     Ok(())
+/// }
+/// ```
+///
+/// [`Procedure::once`](crate::rpc::Procedure::once) says that a second execution does harm. Then the server keeps the Reply, and a
+/// client that lost its connection and sends the Call again gets that.
+///
+/// What other cores lent must go back when the server stops: a service that keeps data of Calls drops it in
+/// [`Service::give_back`](crate::rpc::Service::give_back).
+pub mod d_cores {}
+
+/// A service with state, over several fabrics at once.
+///
+/// The difference: more than one URL. A service is made for each core **and each fabric**, so what clients of one fabric shall see of
+/// those of another comes from [`Seat::shared`](crate::Seat::shared). All of them send from the same memory.
+///
+/// ```
+/// use std::cell::RefCell;
+///
+/// use stag::prelude::*;
+///
+/// const PROGRAM: u32 = 0x2000_7a66;
+///
+/// static PROCEDURES: [Procedure; 2] = [
+///     Procedure { eligible_arguments: 1, ..Procedure::plain("PUT") }.once(),
+///     Procedure { eligible_results: 1, ..Procedure::plain("GET") },
+/// ];
+///
+/// /// The one object, in the pieces in which it came.
+/// type Object = RefCell<Vec<Shared>>;
+///
+/// fn put(object: &Object, call: &mut Call<'_>, reply: &mut Reply<'_>) {
+///     match call.arguments().eligible_opaque(1 << 20) {
+///         Ok(Item::Reduced { index, .. }) => {
+///             let pieces = call.placed(index).pieces.drain(..);
+///             *object.borrow_mut() = pieces.map(Buf::share).collect();
+///             // It stays: it does not count against what this client has on its way.
+///             object.borrow().iter().for_each(Shared::mark_stored);
+///             reply.success(|_| Ok(()));
+///         }
+///         _ => reply.garbage_arguments(),
+///     }
+/// }
+///
+/// fn get(object: &Object, reply: &mut Reply<'_>) {
+///     let pieces = object.borrow();
+///     let len = pieces.iter().map(|piece| piece.len()).sum::<usize>() as u32;
+///     match reply.item(len) {
+///         Placement::Reduced => {
+///             pieces.iter().for_each(|piece| reply.piece(piece.clone()));
+///             reply.success(|writer| writer.eligible_opaque_reduced(len).map(drop));
+///         }
+///         Placement::Inline => {
+///             reply.success(|writer| writer.opaque_pieces(len, pieces.iter().map(|piece| &piece[..])));
+///         }
+///     }
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|seat: &Seat| {
+///         let object = seat.shared(Object::default);
+///         let handle = move |call: &mut Call<'_>, reply: &mut Reply<'_>| {
+///             match call.procedure {
+///                 1 => put(&object, call, reply),
+///                 _ => get(&object, reply),
+///             }
+///             Outcome::Done
+///         };
+///         (Program::new(PROGRAM, 1, &PROCEDURES, handle),)
+///     });
+///     let name = format!("shm://guide-{}", std::process::id());
+///     let running = server.listen(&name).listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let near = Client::connect(&running.urls()[0])?;
+///     let far = Client::connect(&running.urls()[1])?;
+///     // Written straight into memory that is sent: nothing is copied on the way.
+///     let mut data = near.buffer(100_000)?;
+///     data.fill(5);
+///     near.request(PROGRAM, 1, 1).data(data).call(|_| Ok(()))?;
+///     let answer = far.request(PROGRAM, 1, 2).room(1 << 20).call(|_| Ok(()))?;
+///     assert!(answer.data().len() == 100_000 && answer.data().iter().all(|octet| *octet == 5));
+///     Ok(())
+/// }
+/// ```
+///
+/// A store of **files** that speaks NFS is another matter: implement `vfs::Store` (feature `nfs`), and give it to
+/// `nfs::server`, as `stagd` does with its two stores.
+pub mod e_own_store {}
+
+/// Who calls, and who may.
+///
+/// A Call may name a user of the client's machine (AUTH_SYS, [`Caller::Sys`](crate::rpc::Caller::Sys)). **That is the client's word,
+/// and nothing proves it.** What is known without asking is the other end of the connection ([`Call::peer`](crate::rpc::Call::peer)): over
+/// shared memory the kernel says which user and process it is, over a network its address.
+///
+/// ```
+/// use stag::prelude::*;
+/// use stag::wire::rpc::{AuthSys, Gids};
+///
+/// const PROGRAM: u32 = 0x2000_7a67;
+///
+/// static PROCEDURES: [Procedure; 1] = [Procedure::plain("WHO")];
+///
+/// fn who(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///     match call.caller {
+///         Caller::Sys(user) => reply.success(|writer| writer.u32(user.uid)),
+///         Caller::None => {
+///             reply.system_error();
+///             // A connection that gets nothing but refusals makes room for others.
+///             reply.refuses_caller();
+///         }
+///     }
+///     Outcome::Done
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|_| (Program::new(PROGRAM, 1, &PROCEDURES, who),));
+///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let client = Client::connect(&running.urls()[0])?;
+///     let user = AuthSys { stamp: 0, machine_name: b"here", uid: 1000, gid: 100, gids: Gids::NONE };
+///     let answer = client.request(PROGRAM, 1, 1).user(&user).call(|_| Ok(()))?;
+///     assert_eq!(answer.reader().u32()?, 1000);
+///     assert!(client.call(PROGRAM, 1, 1, |_| Ok(())).is_err());
+///     Ok(())
+/// }
+/// ```
+///
+/// **What does not exist**: RPCSEC_GSS (Kerberos), TLS, and a hook for credentials of one's own kind. A Call with any other flavor is
+/// refused before a handler sees it. A program that needs proof has a procedure that takes one (a token, say), remembers
+/// [`Call::connection`](crate::rpc::Call::connection), and answers nothing else on others.
+pub mod f_callers {}
+
+/// A server that calls its clients back, on the connections that they opened (RFC 8167).
+///
+/// The builders do not have it, because the call back is made where the connection is: on the core, between two passes of its
+/// engine. So this step leaves them, and shows what they are made of. `examples/lease.rs` is a whole program of this kind.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use stag::prelude::*;
+/// use stag::rpc::ConnectionId;
+///
+/// # fn make_service() -> Program<impl FnMut(&mut Call<'_>, &mut Reply<'_>) -> Outcome> {
+/// #     static PROCEDURES: [Procedure; 1] = [Procedure::plain("ECHO")];
+/// #     Program::new(1, 1, &PROCEDURES, |_: &mut Call<'_>, _: &mut Reply<'_>| Outcome::Done)
+/// # }
+/// # fn somebody_to_call() -> Option<ConnectionId> { None }
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     // Both ends say how many Calls may go the other way.
+///     let config = EngineConfig { reverse_credits: 4, ..EngineConfig::default() };
+///     let memory = Memory::new(&config, 16 << 20)?;
+///     let mut fabric = Shm::open(ShmConfig { may_sleep: true, ..ShmConfig::default() })?;
+///     fabric.register(&memory.arena)?;
+///     let mut engine = Engine::new(fabric, (make_service(),), memory.pools, config, 1)?;
+///     engine.listen("calls-back")?;
+///
+///     let clock = Clock::start();
+///     let stop = StopFlag::new()?;
+///     while !stop.is_requested() {
+///         let now = clock.now();
+///         let events = engine.poll(now);
+///         if let Some(connection) = somebody_to_call() {
+///             let request = Request {
+///                 program: 2,
+///                 version: 1,
+///                 procedure: 1,
+///                 credentials: Credentials::None,
+///                 user: 0,
+///                 timeout: Duration::from_secs(5),
+///                 results_len_max: 0,
+///                 reply_mode: ReplyMode::Auto,
+///                 retransmit: false,
+///             };
+///             engine.call_back(connection, &request, |writer| writer.u32(7))?;
+///         }
+///         while let Some(done) = engine.completed() {
+///             println!("the client answered: {:?}", done.result.is_ok());
+///         }
+///         if events == 0 {
+///             stag::runtime::sleep(&mut [&mut engine], now, now + Duration::from_millis(100));
+///         }
+///     }
+///     Ok(())
+/// }
+/// ```
+pub mod g_calls_back {}
+
+/// Which fabric when.
+///
+/// | URL | between | needs | a Call there and back | trust |
+/// |---|---|---|---|---|
+/// | `shm://NAME` | processes of one machine | nothing | below 1 µs, if both ends poll | **all of both ends' memory**: see [`security`] |
+/// | `iwarp://HOST:PORT` | machines | a TCP port | as TCP | the chunks of Calls under way |
+/// | `verbs://HOST:PORT` | machines | an RDMA device, and rdma-core at run time | as the device | the chunks of Calls under way |
+/// | `tcp://HOST:PORT` | machines, peers without RDMA | a TCP port | as TCP | nothing |
+///
+/// The service is the same over all of them. [`Client`](crate::Client) connects over the first three; over TCP there is
+/// [`rpc::BlockingClient`](crate::rpc::BlockingClient). `verbs` was tested on software devices only.
+///
+/// Features leave out what is not used: `default-features = false, features = ["shm"]` compiles no NFS, no io_uring and no bindings of
+/// rdma-core.
+pub mod fabrics {}
+
+/// Which thread runs what.
+///
+/// - **A core of the server** is one thread: it polls, runs handlers, sends. Handlers of one core never run at the same time, so a
+///   service needs no lock. A handler that blocks stops its core.
+/// - **Idle cores** poll for 50 µs and then sleep ([`PollMode`](crate::runtime::PollMode)); `PollMode::Busy` never sleeps, and takes its
+///   core for itself alone.
+/// - **Other threads** reach a core by [`Deferred`](crate::rpc::Deferred), or by a [`mailbox`](crate::runtime::mailbox) that a service looks
+///   into ([`Service::poll_later`](crate::rpc::Service::poll_later)).
+/// - **A client** is one thread of its own for all clones of its [`Client`](crate::Client). Calls of any thread go there and their answers
+///   come back, some microseconds each. What cannot afford that polls an [`Engine`](crate::rpc::Engine) on its own thread.
+/// - **What may be sent**: [`Client`](crate::Client), [`Pending`](crate::Pending), [`SendBuf`](crate::memory::SendBuf),
+///   [`Deferred`](crate::rpc::Deferred), [`RunningServer`](crate::RunningServer). What may not, the compiler says: pools and buffers count in
+///   plain numbers, which is why a Call needs no atomic instruction.
+/// - **A handler that panics** costs its Call, and its state stays as it was in that moment:
+///   [`PanicGuard`](crate::rpc::PanicGuard). A panic elsewhere on one of several cores ends the process.
+pub mod threads {}
+
+/// Where memory comes from, and how much.
+///
+/// All of it is taken when a server or client starts, touched, and registered once. [`Server::memory`](crate::Server::memory) is the sum
+/// of all cores. Of each core's part, messages take a fixed sum (about 9 MiB, fewer with a smaller `receives_max`:
+/// [`Server::tune`](crate::Server::tune)), and the rest is for data: of Calls on their way, and what services keep.
+///
+/// - Data on its way is shared between clients, so that one cannot take all. What a service keeps is marked as
+///   [stored](crate::memory::Shared::mark_stored), and does not count then.
+/// - A handler must expect that there is none: [`Placed::is_missing`](crate::rpc::Placed::is_missing), `None` of
+///   [`Pool::take_len`](crate::memory::Pool::take_len) and [`Reply::data_room`](crate::rpc::Reply::data_room).
+/// - A Call may bring [`Server::data_max`](crate::Server::data_max) octets: 1 MiB unless told otherwise. A longer one is refused, and the
+///   server's log says so.
+/// - At the end [`ServerEnd::buffers_lost`](crate::ServerEnd::buffers_lost) says whether every buffer came back.
+///
+/// **What does not exist**: memory that the program has already (hugepages of another library, persistent memory, a GPU) cannot be
+/// registered. Data has to be read into Stag's memory, as step [`c_late`] does.
+pub mod memory {}
+
+/// What a peer can do.
+///
+/// - **Over shared memory** a process that is admitted may read and write **all registered memory** of the other end, and the other
+///   way round. Processes of the same user are admitted, others only by [`Server::admit`](crate::Server::admit) and
+///   [`ClientBuilder::admit`](crate::ClientBuilder::admit). See [`fabric::shm`](crate::fabric::shm#trust).
+/// - **Over a network** a peer reaches the chunks that a Call offers it, while the Call lasts, and nothing else.
+/// - **Nothing is encrypted**, and no one is authenticated: see [`f_callers`]. Listen where only those can connect who may.
+/// - What a peer sends can neither crash the engine nor make it allocate without bound. **A handler has to keep that**: each length that
+///   it reads has a limit (`opaque(1024)`), and it keeps no more of a client than it wants to.
+/// - A client that takes no answers, or fetches nothing, is disconnected after a while
+///   ([`EngineConfig::peer_timeout`](crate::rpc::EngineConfig::peer_timeout)).
+pub mod security {}
