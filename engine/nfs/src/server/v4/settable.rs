@@ -4,7 +4,7 @@ use stag_vfs::{INVALID_ID, NANOSECONDS, ObjectKind, ObjectStat, TimeUpdate, Time
 use stag_wire::nfs4::attributes::{Attribute, AttributeList, AttributeSet, AttributeValue, SetTime4};
 use stag_wire::nfs4::{Bitmap, Opaque, Status4};
 
-use super::attributes::{both, either, set_of, supported, without};
+use super::fattr::{both, either, set_of, supported, without};
 
 /// Bits of a mode that there are (8881-6.2.4).
 pub(super) const MODE_BITS: u32 = 0o7777;
@@ -181,7 +181,7 @@ impl WantedAttributes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::v4::attributes::numbered;
+    use crate::server::v4::fattr::numbered;
     use stag_wire::nfs4::Time4;
     use stag_wire::nfs4::attributes::{AttributeAccess, ModeUmask};
     use stag_wire::xdr::{Overflow, Writer};
