@@ -1,12 +1,13 @@
 //! Operations on files: OPEN, OPEN_DOWNGRADE, CLOSE, READ, WRITE, COMMIT, SEEK, ALLOCATE, DEALLOCATE, IO_ADVISE.
 
 use stag_vfs::{Finished, FsError, Store};
-use stag_wire::nfs4::Status4;
+use stag_wire::nfs4::{StateId, Status4};
 use stag_wire::nfs4::extended::{IoAdviseArguments, SeekArguments, SpaceArguments};
 use stag_wire::nfs4::files::{CommitArguments4, ReadArguments4, WriteArguments4};
 use stag_wire::nfs4::open::{CloseArguments4, OpenArguments4, OpenDowngradeArguments};
 
 use super::{Cursor, Server, Step};
+use crate::server::ResolvedHandle;
 
 /// The rest of one of these operations, once a store is done with it.
 pub(super) enum Resume {}
@@ -18,6 +19,16 @@ pub(super) fn resume<S: Store + ?Sized>(
     _: Result<Finished, FsError>,
 ) -> Step {
     match resume {}
+}
+
+/// Fails unless a state id allows SETATTR to change the size of a file.
+pub(super) fn check_size_change<S: Store + ?Sized>(
+    _: &mut Server<'_, S>,
+    _: &mut Cursor<'_>,
+    _: &StateId,
+    _: &ResolvedHandle,
+) -> Step {
+    Ok(())
 }
 
 macro_rules! todo_operations {
