@@ -100,7 +100,7 @@ fn change(world: &mut World, [a, b, c]: [u8; 3]) {
         token.other[usize::from(c % 12)] ^= 1 << (c >> 5);
     }
     match b & 7 {
-        0 | 1 => drop(world.opens.close(&token, client, file(c), SLOTS, |_| b & 8 != 0)),
+        0 | 1 => drop(world.opens.close(&token, client, file(c), SLOTS, |_| {})),
         2 => drop(world.opens.free_revoked(&token, client)),
         3 if c == 0 => world.opens.revoke_client(client, Revoked::Expired),
         _ => {

@@ -245,8 +245,14 @@ impl ClientRecord {
 
     /// Its lease.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn site(&self) -> HostSite {
+        self.site
     }
 
     /// Its sessions.
@@ -359,7 +365,10 @@ impl ClientTable {
             };
         }
         if let Some((id, record)) = confirmed {
-            if record.principal != request.principal {
+            if record.lease.look(now, self.config.lease_term) == LeaseStage::Expired {
+                // What it held is lost, and its sessions take nothing: it starts again.
+                self.end(id);
+            } else if record.principal != request.principal {
                 let is_lapsed = record.lease.look(now, self.config.lease_term) != LeaseStage::Active;
                 let is_used = !record.sessions.is_empty() || has_state(id);
                 if is_used && !is_lapsed {
@@ -473,7 +482,7 @@ impl ClientTable {
         self.session_octets += Session::memory_max(&fore);
         record.session_counter += 1;
         let key = SessionKey::new(request.client, record.session_counter);
-        let session = Session::new(key, request.client, Arc::clone(&record.lease), fore, back);
+        let session = Session::new(key, (request.client, record.site), Arc::clone(&record.lease), fore, back);
         record.sessions.push(key);
         self.sessions.insert(key, Arc::new(session));
         Ok(SessionGrant { key, sequence_id: request.sequence_id, fore, back })

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::HostSite;
 use crate::client::ClientId;
 use crate::lease::Lease;
 use crate::price;
@@ -91,6 +92,7 @@ const DEAD: u32 = 1;
 pub struct Session {
     key: SessionKey,
     client: ClientId,
+    site: HostSite,
     lease: Arc<Lease>,
     fore: ChannelLimits,
     back: ChannelLimits,
@@ -101,13 +103,13 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(
         key: SessionKey,
-        client: ClientId,
+        (client, site): (ClientId, HostSite),
         lease: Arc<Lease>,
         fore: ChannelLimits,
         back: ChannelLimits,
     ) -> Session {
         let slots = SlotTable::new(fore.slots, fore.response_kept_max);
-        Session { key, client, lease, fore, back, slots, life: AtomicU32::new(LIVE) }
+        Session { key, client, site, lease, fore, back, slots, life: AtomicU32::new(LIVE) }
     }
 
     /// Octets of the heap that a session takes at most, with all replies that it may keep.
@@ -134,8 +136,14 @@ impl Session {
 
     /// The client's lease.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
+    pub const fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    /// Where the client is, as its locks are counted.
+    #[must_use]
+    pub const fn site(&self) -> HostSite {
+        self.site
     }
 
     /// Limits of the client's requests.
