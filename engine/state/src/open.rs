@@ -332,8 +332,8 @@ impl OpenTable {
 
     /// Returns the name of the owner of an open, or of a lock owner's state.
     #[must_use]
-    pub fn owner(&self, index: StateIndex) -> Option<&[u8]> {
-        self.holders.get(&index).map(|holder| &*holder.owner)
+    pub fn owner(&self, index: StateIndex) -> Option<&Rc<[u8]>> {
+        self.holders.get(&index).map(|holder| &holder.owner)
     }
 
     /// Returns the state ids, to find and name states.
