@@ -13,8 +13,8 @@ use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_nfs::export::{Client, Export};
 use stag_nfs::server::{
-    Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfsacl, Nlm, Nsm, Registered, Rpcbind,
-    SharedLocking, TimeOfDay, services_with_locks,
+    Config4, Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm, Nsm, Registered,
+    Rpcbind, SharedLocking, SharedSessions, TimeOfDay, services_with_locks,
 };
 use stag_nfs::state::Recovered;
 use stag_rpc::{
@@ -45,7 +45,7 @@ pub(crate) const PLAIN: Stores =
     (|store| Box::new(store), |store| store.downcast_ref().expect("a store in memory"));
 
 type Files = dyn Store;
-type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
+type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind, Nfs4<Files>)>;
 
 pub(crate) struct Pair {
     pub(crate) world: World,
@@ -139,7 +139,8 @@ fn join(
     let exports = ExportTable::new(Vec::new(), pools.payload.clone()).unwrap();
     let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap();
     let registry = Rc::new(RefCell::new(registered()));
-    let services = services_with_locks(exports, time_of_day(), locking, registry);
+    let version4 = (Config4::new(1), SharedSessions::default());
+    let services = services_with_locks(exports, time_of_day(), locking, registry, version4);
     let mut entry = Engine::new(provider, services, pools, config, 3).unwrap();
     // Each sends what lies in the other's memory.
     entry.provider_mut().register(server.pools().payload.arena()).unwrap();
@@ -240,7 +241,8 @@ impl Pair {
         let mut next_locking = || locking(locks.clone(), recovered.next().unwrap());
         let (locking, entry_locking) = (next_locking(), next_locking());
         let registry = Rc::new(RefCell::new(registered()));
-        let services = services_with_locks(exports, time_of_day(), locking.clone(), registry);
+        let version4 = (Config4::new(1), SharedSessions::default());
+        let services = services_with_locks(exports, time_of_day(), locking.clone(), registry, version4);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
         let mut entry =
             crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_locking));

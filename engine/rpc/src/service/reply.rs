@@ -424,6 +424,17 @@ impl Reply<'_> {
         self.long_len_max().min(self.affordable_len())
     }
 
+    /// Octets that the payload of this Reply may have, RPC's header included and eligible results that go by chunk not:
+    /// inline or beside the Send, whichever has more. There may be no memory for as many.
+    #[must_use]
+    pub fn payload_room(&self) -> usize {
+        let inline = match &self.frame.space {
+            Some(space) => self.frame.inline_len_max - space.header_len,
+            None => self.frame.inline_len_max.saturating_sub(self.draft.header_len),
+        };
+        inline.max(self.long_len_max())
+    }
+
     /// Octets that results should have at most that are copied to memory of the client's part.
     fn affordable_len(&self) -> usize {
         let Some(holder) = self.frame.holder else { return 0 };

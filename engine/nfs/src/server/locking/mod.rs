@@ -30,10 +30,16 @@ pub(super) use holders::{TRANSFER_STATES, host_of};
 use hosts::{Host, Hosts, Place, StateNews};
 use link::HostState;
 pub use link::LockingLink;
+
 use outbox::{End, Grant, Outbox, Way, What};
 use stag_state::client::ClientConfig;
 use stag_state::open::OpenConfig;
 use stag_state::{Counts, HostId, HostNumber, HostSite, LockConfig, LockRequest, LockTable, Range};
+
+/// Where a peer is, as far as limits are concerned.
+pub(super) fn site_of(peer: Option<&Peer>) -> HostSite {
+    Place::of(peer).site()
+}
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
 /// every 30 seconds, whatever becomes of the Call to it.
