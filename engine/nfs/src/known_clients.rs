@@ -15,10 +15,10 @@
 //! ```
 //!
 //! A reactor never waits for the disk: a thread writes and syncs. What must not be given before a line is on disk is refused
-//! with NFS4ERR_DELAY until then ([`KnownClients::is_written`]): so no client holds state that the next start does not know of,
+//! with NFS4ERR_DELAY until then ([`KnownClients::note`], [`KnownClients::has_forgotten`]): so no client holds state that the next start does not know of,
 //! and none takes back what another one got meanwhile (RFC 8881 section 8.4.3).
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
@@ -53,8 +53,10 @@ struct Shared {
 #[derive(Debug)]
 struct Records {
     grace: GraceClock,
-    /// Who is in the file as holding state now.
-    recorded: HashSet<Box<[u8]>>,
+    /// Who is in the file as holding state now, and the line of the journal that says so.
+    recorded: HashMap<Box<[u8]>, u64>,
+    /// The last line that says that somebody is gone.
+    last_gone: u64,
     /// The line of the journal after which grace is over.
     ends_with: Option<u64>,
 }
@@ -103,7 +105,7 @@ impl KnownClients {
     fn new(epoch: u32, owners: Vec<Box<[u8]>>, journal: Option<ClientJournal>) -> KnownClients {
         let is_over = AtomicBool::new(owners.is_empty());
         let grace = GraceClock::Stopped(owners);
-        let records = Mutex::new(Records { grace, recorded: HashSet::new(), ends_with: None });
+        let records = Mutex::new(Records { grace, recorded: HashMap::new(), last_gone: 0, ends_with: None });
         KnownClients(Arc::new(Shared { epoch, is_over, records, journal }))
     }
 
@@ -128,7 +130,7 @@ impl KnownClients {
         let ends_with = match records.ends_with {
             Some(line) => line,
             None => {
-                let owners = records.recorded.iter().cloned().collect();
+                let owners = records.recorded.keys().cloned().collect();
                 let line = self.0.journal.as_ref().map_or(0, |journal| journal.push(Line::All(owners)));
                 *records.ends_with.insert(line)
             }
@@ -165,19 +167,24 @@ impl KnownClients {
         if has_reclaimed && !self.is_grace(now, term) { Ok(()) } else { Err(InGrace) }
     }
 
-    /// Notes that a client holds state, or is about to.
-    pub fn note(&self, owner: &[u8]) {
-        let Some(journal) = &self.0.journal else { return };
+    /// Notes that a client holds state, or is about to. Returns whether that is on disk: until then it gets none.
+    #[must_use]
+    pub fn note(&self, owner: &[u8]) -> bool {
+        let Some(journal) = &self.0.journal else { return true };
         let mut records = self.records();
-        if !records.recorded.contains(owner) {
-            records.recorded.insert(owner.into());
-            journal.push(Line::Client(owner.into()));
-        }
+        let line = match records.recorded.get(owner) {
+            Some(line) => *line,
+            None => {
+                let line = journal.push(Line::Client(owner.into()));
+                *records.recorded.entry(owner.into()).or_insert(line)
+            }
+        };
+        journal.written() >= line
     }
 
     /// Notes that a client said RECLAIM_COMPLETE.
     pub fn complete(&self, owner: &[u8], now: Duration, term: Duration) {
-        self.note(owner);
+        let _ = self.note(owner);
         if !self.0.is_over.load(Ordering::Acquire) {
             self.records().grace.runs(now, term).complete(owner, now);
         }
@@ -186,15 +193,17 @@ impl KnownClients {
     /// Notes that a client has ended, or has lost what it held.
     pub fn forget(&self, owner: &[u8]) {
         let Some(journal) = &self.0.journal else { return };
-        if self.records().recorded.remove(owner) {
-            journal.push(Line::Gone(owner.into()));
+        let mut records = self.records();
+        if records.recorded.remove(owner).is_some() {
+            records.last_gone = journal.push(Line::Gone(owner.into()));
         }
     }
 
-    /// Whether all that was noted is on disk.
+    /// Whether all who were forgotten are so on disk: until then nobody gets what they lost.
     #[must_use]
-    pub fn is_written(&self) -> bool {
-        self.0.journal.as_ref().is_none_or(ClientJournal::is_written)
+    pub fn has_forgotten(&self) -> bool {
+        let Some(journal) = &self.0.journal else { return true };
+        journal.written() >= self.records().last_gone
     }
 
     /// Held for a moment only.
@@ -325,10 +334,6 @@ impl ClientJournal {
     fn written(&self) -> u64 {
         self.desk.written.load(Ordering::Acquire)
     }
-
-    fn is_written(&self) -> bool {
-        self.written() >= self.desk.given.load(Ordering::Acquire)
-    }
 }
 
 impl JournalDesk {
@@ -389,8 +394,8 @@ mod tests {
         directory
     }
 
-    fn until_written(clients: &KnownClients) {
-        while !clients.is_written() {
+    fn until_written(clients: &KnownClients, owner: &[u8]) {
+        while !clients.note(owner) {
             thread::yield_now();
         }
     }
@@ -402,11 +407,12 @@ mod tests {
         let first = KnownClients::from_directory(&place).unwrap();
         assert!(!first.is_grace(at(0), TERM), "nothing is known from before");
         for owner in [b"alice", b"bobby", b"carol"] {
-            first.note(owner);
+            until_written(&first, owner);
         }
-        first.note(b"alice");
         first.forget(b"carol");
-        until_written(&first);
+        while !first.has_forgotten() {
+            thread::yield_now();
+        }
         let epoch = first.epoch();
         drop(first);
 
@@ -434,8 +440,8 @@ mod tests {
     fn who_misses_grace_is_forgotten_and_who_is_cut_off_is_not() {
         let place = directory("misses");
         let first = KnownClients::from_directory(&place).unwrap();
-        first.note(b"alice");
-        first.note(b"bobby");
+        until_written(&first, b"alice");
+        until_written(&first, b"bobby");
         drop(first);
         let second = KnownClients::from_directory(&place).unwrap();
         second.complete(b"alice", at(1), TERM);
@@ -474,9 +480,9 @@ mod tests {
     #[test]
     fn without_a_directory_there_is_no_grace() {
         let clients = KnownClients::nothing(9);
-        clients.note(b"alice");
+        assert!(clients.note(b"alice"));
         clients.forget(b"alice");
-        assert_eq!((clients.epoch(), clients.is_written()), (9, true));
+        assert_eq!((clients.epoch(), clients.has_forgotten()), (9, true));
         assert_eq!(clients.may_take(true, at(0), TERM), Ok(()));
         assert_eq!(clients.may_reclaim(b"alice", false, at(0), TERM), Err(ReclaimRefused::NoGrace));
     }

@@ -26,7 +26,7 @@ use crate::callout::{CallOut, arguments};
 use crate::known_clients::KnownClients;
 use crate::state::{Journal, KnownHost, Recovered};
 use holders::Holders;
-pub(super) use holders::{TRANSFER_STATES, host_of};
+pub(super) use holders::{StateRefused, host_of};
 use hosts::{Host, Hosts, Place, StateNews};
 use link::HostState;
 pub use link::LockingLink;

@@ -11,13 +11,16 @@
 
 mod attributes;
 mod compound;
+mod fattr;
 mod files;
 mod handles;
 mod locks;
 mod names;
+mod opens;
 mod pseudo;
 mod results;
 mod session;
+mod settable;
 mod status;
 
 use std::collections::VecDeque;
