@@ -17,7 +17,7 @@ use super::super::{Asker, CallContext};
 use super::results::{OperationMark, REPLY_HEADER_LEN, Results};
 use super::session::Begun;
 use super::{At, Cursor, Resume, Server, Step, Stop};
-use super::{attributes, changes, files, handles, listing, locks, names, pseudo, session};
+use super::{attributes, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
 /// What becomes of a Call.
 pub(super) enum Ended {
@@ -424,7 +424,7 @@ fn perform<'a, S: Store + ?Sized>(
     }
     match operation {
         Operation4::Access => run!(handles::access),
-        Operation4::Close => run!(files::close),
+        Operation4::Close => run!(opens::close),
         Operation4::Commit => run!(files::commit),
         Operation4::Create => run!(changes::create),
         Operation4::Getattr => run!(attributes::getattr),
@@ -436,8 +436,8 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Lookup => run!(names::lookup),
         Operation4::Lookupp => run!(names::lookupp),
         Operation4::Nverify => run!(attributes::nverify),
-        Operation4::Open => run!(files::open),
-        Operation4::OpenDowngrade => run!(files::open_downgrade),
+        Operation4::Open => run!(opens::open),
+        Operation4::OpenDowngrade => run!(opens::open_downgrade),
         Operation4::Putfh => run!(handles::putfh),
         Operation4::Putpubfh | Operation4::Putrootfh => run!(pseudo::putrootfh),
         Operation4::Read => run!(files::read),

@@ -103,8 +103,7 @@ const COMMON: Words = set_of(&[
 const SINCE_1: Words = set_of(&[Attribute::SuppattrExclcreat]);
 
 /// Those that 4.2 adds.
-const SINCE_2: Words =
-    set_of(&[Attribute::ChangeAttrType, Attribute::ModeUmask, Attribute::XattrSupport]);
+const SINCE_2: Words = set_of(&[Attribute::ChangeAttrType, Attribute::ModeUmask, Attribute::XattrSupport]);
 
 /// The attribute of an object whose birth is known.
 const BIRTH: Words = set_of(&[Attribute::TimeCreate]);
@@ -256,8 +255,15 @@ pub(super) fn encode(
 ) -> Result<(), Overflow> {
     match request.0.words() {
         WHOLE => encode_whole(writer, object),
-        words @ (CHANGES | CHANGES_AND_SPACE | CHANGES_AND_ACCESS) => encode_changes(writer, words, object.seen),
-        words => encode_any(writer, both(words, supported(object.minor, object.seen.born.is_some())), object, Status4::Ok),
+        words @ (CHANGES | CHANGES_AND_SPACE | CHANGES_AND_ACCESS) => {
+            encode_changes(writer, words, object.seen)
+        }
+        words => encode_any(
+            writer,
+            both(words, supported(object.minor, object.seen.born.is_some())),
+            object,
+            Status4::Ok,
+        ),
     }
 }
 

@@ -18,6 +18,7 @@ mod handles;
 mod listing;
 mod locks;
 mod names;
+mod opens;
 mod pseudo;
 mod results;
 mod session;

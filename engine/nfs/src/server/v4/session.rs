@@ -22,7 +22,7 @@ use stag_wire::rpc::flavor;
 use super::super::CallContext;
 use super::results::REPLY_HEADER_LEN;
 use super::status::{destroy_status, exchange_status, sequence_status, session_status};
-use super::{At, Config4, Cursor, Server, Step};
+use super::{At, Config4, Cursor, Server, State4, Step};
 use crate::server::locking::site_of;
 
 /// The sessions of all reactors of a server.
@@ -96,6 +96,15 @@ impl Sessions {
     }
 }
 
+impl State4 {
+    /// Frees what clients held that ended.
+    pub(super) fn free_ended(&mut self) {
+        while let Some(ended) = self.sessions.clients.poll_ended() {
+            self.locking.borrow_mut().client_ended(&ended);
+        }
+    }
+}
+
 /// A number for who sends: the same for the same user.
 fn principal(asker: &CallContext<'_>) -> Principal {
     Principal(asker.caller.as_ref().map_or(0, |caller| 1 << 32 | u64::from(caller.uid)))
@@ -126,8 +135,10 @@ pub(super) fn exchange_id<S: Store + ?Sized>(
         site: site_of(cursor.caller.peer),
         is_update: arguments.flags & exchange_flag::UPDATE_CONFIRMED != 0,
     };
-    let has_state = |_| false;
-    let exchanged = server.state.sessions.clients.exchange_id(&request, has_state, server.now);
+    let State4 { sessions, locking, .. } = &mut *server.state;
+    let has_state = |client| locking.borrow().opens().has_state(client);
+    let exchanged = sessions.clients.exchange_id(&request, has_state, server.now);
+    server.state.free_ended();
     let exchanged = exchanged.map_err(exchange_status)?;
     server.state.sessions.publish(None);
     let mut flags = exchange_flag::USE_NON_PNFS;
@@ -189,10 +200,10 @@ pub(super) fn create_session<S: Store + ?Sized>(
         fore: limits(&arguments.fore),
         back: limits(&arguments.back),
     };
-    let sessions = &mut server.state.sessions;
-    let SessionGrant { key, sequence_id, fore, back } =
-        sessions.clients.create_session(&request, server.now).map_err(session_status)?;
-    sessions.publish(Some(key));
+    let granted = server.state.sessions.clients.create_session(&request, server.now);
+    server.state.free_ended();
+    let SessionGrant { key, sequence_id, fore, back } = granted.map_err(session_status)?;
+    server.state.sessions.publish(Some(key));
     cursor.results.value(&CreateSessionOk {
         session: FixedOpaque(key.0),
         sequence_id,
@@ -304,7 +315,10 @@ pub(super) fn destroy_clientid<S: Store + ?Sized>(
     if cursor.session.as_ref().is_some_and(|session| session.client() == client) {
         return Err(Status4::ClientidBusy.into());
     }
-    server.state.sessions.clients.destroy_client(client, false).map_err(destroy_status)?;
+    let State4 { sessions, locking, .. } = &mut *server.state;
+    let has_state = locking.borrow().opens().has_state(client);
+    sessions.clients.destroy_client(client, has_state).map_err(destroy_status)?;
+    server.state.free_ended();
     Ok(())
 }
 
@@ -319,11 +333,12 @@ pub(super) fn reclaim_complete<S: Store + ?Sized>(
         cursor.at()?;
         return Ok(());
     }
-    if server.state.sessions.clients.reclaim_complete(client) {
-        Ok(())
-    } else {
-        Err(Status4::CompleteAlready.into())
+    if !server.state.sessions.clients.reclaim_complete(client) {
+        return Err(Status4::CompleteAlready.into());
     }
+    let owner = cursor.session()?.owner();
+    server.state.locking.borrow_mut().reclaim_complete(owner, server.now);
+    Ok(())
 }
 
 pub(super) fn bind_conn_to_session<S: Store + ?Sized>(

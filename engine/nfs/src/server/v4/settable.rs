@@ -56,11 +56,7 @@ pub(super) struct WantedAttributes {
 ///
 /// NFS4ERR_ATTRNOTSUPP for what is not supported, NFS4ERR_INVAL for what cannot be set there or to that value,
 /// NFS4ERR_BADOWNER for names without a number, NFS4ERR_BADXDR.
-pub(super) fn decode(
-    list: &AttributeList<'_>,
-    minor: u32,
-    on: SetOn,
-) -> Result<WantedAttributes, Status4> {
+pub(super) fn decode(list: &AttributeList<'_>, minor: u32, on: SetOn) -> Result<WantedAttributes, Status4> {
     check_mask(list, minor, on)?;
     let mut wanted = WantedAttributes { update: Update::default(), umask: 0, mask: list.mask.words() };
     let update = &mut wanted.update;
@@ -276,7 +272,10 @@ mod tests {
     #[test]
     fn values_that_are_malformed_or_make_no_sense() {
         assert_eq!(read(&[Attribute::Size], &[0; 12], 2, SetOn::New), Err(Status4::BadXdr));
-        assert_eq!(read(&[Attribute::TimeModifySet], &7_u32.to_be_bytes(), 2, SetOn::New), Err(Status4::BadXdr));
+        assert_eq!(
+            read(&[Attribute::TimeModifySet], &7_u32.to_be_bytes(), 2, SetOn::New),
+            Err(Status4::BadXdr)
+        );
         assert_eq!(one(Attribute::Mode, AttributeValue::U32(0o10_000)), Err(Status4::Inval));
         let late = SetTime4::ClientTime(Time4 { seconds: 0, nanoseconds: NANOSECONDS });
         assert_eq!(one(Attribute::TimeModifySet, AttributeValue::SetTime(late)), Err(Status4::Inval));
