@@ -17,7 +17,7 @@ use super::super::{Asker, CallContext};
 use super::results::{OperationMark, REPLY_HEADER_LEN, Results};
 use super::session::Begun;
 use super::{At, Cursor, Resume, Server, Step, Stop};
-use super::{attributes, files, handles, locks, names, opens, pseudo, session};
+use super::{attributes, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
 /// What becomes of a Call.
 pub(super) enum Ended {
@@ -426,10 +426,10 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Access => run!(handles::access),
         Operation4::Close => run!(opens::close),
         Operation4::Commit => run!(files::commit),
-        Operation4::Create => run!(names::create),
+        Operation4::Create => run!(changes::create),
         Operation4::Getattr => run!(attributes::getattr),
         Operation4::Getfh => run!(handles::getfh),
-        Operation4::Link => run!(names::link),
+        Operation4::Link => run!(changes::link),
         Operation4::Lock => run!(locks::lock),
         Operation4::Lockt => run!(locks::lockt),
         Operation4::Locku => run!(locks::locku),
@@ -441,14 +441,14 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Putfh => run!(handles::putfh),
         Operation4::Putpubfh | Operation4::Putrootfh => run!(pseudo::putrootfh),
         Operation4::Read => run!(files::read),
-        Operation4::Readdir => run!(names::readdir),
+        Operation4::Readdir => run!(listing::readdir),
         Operation4::Readlink => run!(names::readlink),
-        Operation4::Remove => run!(names::remove),
-        Operation4::Rename => run!(names::rename),
+        Operation4::Remove => run!(changes::remove),
+        Operation4::Rename => run!(changes::rename),
         Operation4::Restorefh => run!(handles::restorefh),
         Operation4::Savefh => run!(handles::savefh),
         Operation4::Secinfo => run!(names::secinfo),
-        Operation4::Setattr => run!(names::setattr),
+        Operation4::Setattr => run!(changes::setattr),
         Operation4::Verify => run!(attributes::verify),
         Operation4::Write => run!(files::write),
         Operation4::BackchannelCtl => run!(session::backchannel_ctl),

@@ -1,11 +1,12 @@
-//! Attributes of objects as GETATTR and READDIR tell them, and as VERIFY compares them. What can be set is in `settable`.
+//! Attributes of an object (fattr4), as GETATTR and READDIR tell them, and as VERIFY compares them. What can be set is in
+//! `settable`.
 //!
 //! ```text
 //! asked for ∩ supported ──┬── a set that Linux asks for often: written at once, by its layout
 //!                         └── any other: attribute by attribute
 //! ```
 
-use stag_vfs::{DeviceId, NANOSECONDS, ObjectKind, ObjectStat, StoreLimits, Timestamp, Usage};
+use stag_vfs::{DeviceId, ObjectKind, ObjectStat, StoreLimits, Timestamp, Usage};
 use stag_wire::nfs4::attributes::{
     Attribute, AttributeError, AttributeList, AttributeSet, AttributeValue, ChangeAttributeType, Fsid, expire,
 };
@@ -129,8 +130,7 @@ const OF_USAGE: Words = set_of(&[
 ]);
 
 /// What is known of an entry by its number alone.
-const OF_NUMBER: Words =
-    set_of(&[Attribute::RdattrError, Attribute::FileId, Attribute::MountedOnFileId, Attribute::Fsid]);
+const OF_NUMBER: Words = set_of(&[Attribute::RdattrError, Attribute::FileId, Attribute::MountedOnFileId]);
 
 /// What Linux asks for of an object that it meets.
 const WHOLE: Words = set_of(&[
@@ -168,8 +168,8 @@ pub(super) struct FileSystemFacts {
     pub(super) fsid: u64,
     /// Its limits.
     pub(super) limits: StoreLimits,
-    /// Whether the change attribute counts changes; else it is a time.
-    pub(super) counts_changes: bool,
+    /// How the change attribute behaves.
+    pub(super) changes: ChangeAttributeType,
     /// Seconds that a lease lasts.
     pub(super) lease_time: u32,
 }
@@ -214,8 +214,9 @@ pub(super) fn numbered(fileid: u64) -> ObjectStat {
 
 /// Fails if `request` has attributes that cannot be asked for (8881-5.5-a).
 #[inline]
-pub(super) fn check_request(request: &AttributeSet<'_>) -> Result<(), Status4> {
-    if is_empty(both(request.0.words(), SET_ONLY)) { Ok(()) } else { Err(Status4::Inval) }
+pub(super) fn check_request(request: &AttributeSet<'_>, minor: u32) -> Result<(), Status4> {
+    let set_only = if minor < 2 { without(SET_ONLY, SINCE_2) } else { SET_ONLY };
+    if is_empty(both(request.0.words(), set_only)) { Ok(()) } else { Err(Status4::Inval) }
 }
 
 /// Whether `request` asks for space or objects of the file system.
@@ -530,11 +531,7 @@ impl<'a> Described<'a> {
             Attribute::TimeModify => AttributeValue::Time(time(seen.mtime)),
             Attribute::MountedOnFileId => AttributeValue::U64(self.mounted_on()),
             Attribute::SuppattrExclcreat => set(both(EXCLUSIVE, supported(self.minor, seen.born.is_some()))),
-            Attribute::ChangeAttrType => AttributeValue::ChangeAttributeType(if of.counts_changes {
-                ChangeAttributeType::MonotonicIncrement
-            } else {
-                ChangeAttributeType::TimeMetadata
-            }),
+            Attribute::ChangeAttrType => AttributeValue::ChangeAttributeType(of.changes),
             // Not supported, or set only: no mask has them.
             _ => AttributeValue::U32(0),
         }
@@ -544,8 +541,6 @@ impl<'a> Described<'a> {
 /// Stands for a usage that no attribute needs.
 const NO_USAGE: Usage = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
 
-const _: () = assert!(NANOSECONDS == 1_000_000_000, "nfstime4 counts nanoseconds");
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -554,8 +549,12 @@ mod tests {
 
     const LIMITS: StoreLimits =
         StoreLimits { file_len_max: 1 << 40, links_max: 65_000, name_len_max: 255, path_len_max: 4095 };
-    const FACTS: FileSystemFacts =
-        FileSystemFacts { fsid: 77, limits: LIMITS, counts_changes: true, lease_time: 90 };
+    const FACTS: FileSystemFacts = FileSystemFacts {
+        fsid: 77,
+        limits: LIMITS,
+        changes: ChangeAttributeType::TimeMetadata,
+        lease_time: 90,
+    };
     const USAGE: Usage = Usage { bytes_total: 1000, bytes_free: 600, files_total: 100, files_free: 40 };
 
     fn seen() -> ObjectStat {
@@ -737,7 +736,10 @@ mod tests {
         for attribute in Attribute::ALL {
             let asked = ask(set_of(&[Attribute::Size, *attribute]));
             let expected = if attribute.is_readable() { Ok(()) } else { Err(Status4::Inval) };
-            assert_eq!(check_request(&asked), expected, "{attribute:?}");
+            assert_eq!(check_request(&asked, 2), expected, "{attribute:?}");
+            // What a minor version does not know is left out.
+            let expected = if attribute.since() > 1 { Ok(()) } else { expected };
+            assert_eq!(check_request(&asked, 1), expected, "{attribute:?}");
         }
     }
 
@@ -752,7 +754,6 @@ mod tests {
         assert_eq!(
             values,
             [
-                (Attribute::Fsid, AttributeValue::Fsid(Fsid { major: 77, minor: 0 })),
                 (Attribute::RdattrError, AttributeValue::Status(Status4::Access)),
                 (Attribute::FileId, AttributeValue::U64(5)),
                 (Attribute::MountedOnFileId, AttributeValue::U64(5)),

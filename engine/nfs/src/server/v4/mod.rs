@@ -10,10 +10,12 @@
 //! results' fields to [`Cursor::results`], or says in a [`Stop`] why the COMPOUND does not go on now.
 
 mod attributes;
+mod changes;
 mod compound;
 mod fattr;
 mod files;
 mod handles;
+mod listing;
 mod locks;
 mod names;
 mod opens;
@@ -170,7 +172,7 @@ enum Stop {
 enum Resume {
     /// Nothing: the results are there, and hold if the change reaches stable storage.
     Settled,
-    Names(names::Resume),
+    Names(changes::Resume),
     Files(files::Resume),
 }
 
@@ -254,7 +256,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     ) -> Step {
         match resume {
             Resume::Settled => finished.map(|_| ()).map_err(Stop::from),
-            Resume::Names(resume) => names::resume(self, cursor, resume, finished),
+            Resume::Names(resume) => changes::resume(self, cursor, resume, finished),
             Resume::Files(resume) => files::resume(self, cursor, resume, finished),
         }
     }

@@ -214,6 +214,18 @@ impl<S: Store + ?Sized> Server<'_, S> {
         self.enter(asker, named)
     }
 
+    /// The node of a name in a directory of an export where another export begins. Only the root of an export is known by its
+    /// path, so exports are found directly below it.
+    pub(super) fn junction(&self, opened: &ResolvedHandle, name: &[u8]) -> Option<NodeIndex> {
+        let (export, volume) = &self.exports.shares[opened.share];
+        if volume.profile().root != opened.object {
+            return None;
+        }
+        let pseudo = &self.state.pseudo;
+        let node = pseudo.named(pseudo.node_of(export)?, name)?;
+        pseudo.node(node).export.is_some().then_some(node)
+    }
+
     /// The node that the root of an export is in; `None`: it is the root of all. Objects that are not the root of their export
     /// are not asked for.
     pub(super) fn above_export(&self, opened: &ResolvedHandle) -> Option<NodeIndex> {
