@@ -36,6 +36,7 @@ mod services;
 mod settings;
 mod signals;
 mod state;
+mod versions;
 mod weights;
 
 pub use cores::CoreList;

@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::exports::Medium;
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
 use stag::nfs::export::Export;
 use stag::nfs::handle::HandleKey;
 use stag::nfs::server::{
-    self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
+    self, Config4, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking,
+    SharedSessions, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
 use stag::rpc::Pools;
@@ -35,6 +37,9 @@ pub(super) struct Common {
     verifiers: Vec<WriteVerifier>,
     /// Of each reactor, until it is made.
     locks: Mutex<Vec<Option<(Recovered, LockingLink)>>>,
+    /// Of version 4, the same at each reactor.
+    version4: Config4,
+    sessions: SharedSessions,
 }
 
 impl Common {
@@ -56,7 +61,14 @@ impl Common {
         let locks = recovered.split(links.len()).into_iter().zip(links).map(Some).collect();
         // One for each export: a loss in one directory is none in another.
         let verifiers = settings.exports.iter().map(|_| WriteVerifier::default()).collect();
-        Ok(Common { key, verifiers, locks: Mutex::new(locks) })
+        let version4 = Config4 {
+            minor_versions: settings.nfs.four,
+            // Who has the key of the handles is the same server to its clients.
+            identity: key.identity().to_vec(),
+            ..Config4::new(epoch())
+        };
+        let sessions = SharedSessions::default();
+        Ok(Common { key, verifiers, locks: Mutex::new(locks), version4, sessions })
     }
 
     /// What the NLM and NSM of a reactor begin with: nothing, or what is known from before a restart.
@@ -80,6 +92,13 @@ impl Common {
         let locking = if plan.reactors.len() > 1 { locking.linked(link) } else { locking };
         Rc::new(RefCell::new(locking))
     }
+}
+
+/// A number that no earlier start of the server had, nor one on a clock that was set back by less than the time since: the time in
+/// units of an eighth of a second. It comes again after 17 years.
+fn epoch() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_nanos() >> 27) as u32
 }
 
 /// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. What
@@ -134,5 +153,7 @@ pub(super) fn make(
         exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());
-    Ok(Some(server::services_with_locks(exports, time, locking, registry)))
+    let exports = exports.serving_version_3(settings.nfs.three);
+    let version4 = (common.version4.clone(), common.sessions.clone());
+    Ok(Some(server::services_with_locks(exports, time, locking, registry, version4)))
 }

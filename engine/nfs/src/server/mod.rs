@@ -114,6 +114,8 @@ pub struct ExportTable<S: Store + ?Sized> {
     order: Vec<String>,
     /// Where locks on files of directories are kept; `None`: here.
     locks_at: Option<ReactorId>,
+    /// Whether NFS version 3 and NFSACL are served.
+    has_version_3: bool,
     handles: VerifiedHandles,
     /// For results that have to be in registered memory and are not.
     pool: Pool,
@@ -145,6 +147,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             elsewhere: Vec::new(),
             order: Vec::new(),
             locks_at: None,
+            has_version_3: true,
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
@@ -192,6 +195,17 @@ impl<S: Store + ?Sized> ExportTable<S> {
     pub fn listed_in_order(mut self, paths: Vec<String>) -> ExportTable<S> {
         self.order = paths;
         self
+    }
+
+    /// The same exports, served by NFS version 3 and NFSACL or not.
+    #[must_use]
+    pub fn serving_version_3(self, has_version_3: bool) -> ExportTable<S> {
+        ExportTable { has_version_3, ..self }
+    }
+
+    /// The lowest and the highest version of a service that has only `version`; a range without any if it is not served.
+    fn versions(is_served: bool, version: u32) -> (u32, u32) {
+        if is_served { (version, version) } else { (u32::MAX, 0) }
     }
 
     /// The exports with their stores.

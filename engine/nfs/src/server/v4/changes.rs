@@ -11,9 +11,10 @@
 use std::borrow::Cow;
 
 use stag_memory::Shared;
+use stag_state::open::ShareModes;
 use stag_vfs::{
     Blocked, ChangeStep, DeviceId, EntryName, Finished, FsError, ObjectKind, ObjectStat, PATH_LEN_MAX,
-    Progress, ReadStep, Special, Store, Ticket,
+    Progress, Special, Store, Ticket,
 };
 use stag_wire::nfs4::attributes::AttributeSet;
 use stag_wire::nfs4::files::{
@@ -257,14 +258,6 @@ impl<S: Store + ?Sized> Server<'_, S> {
         check_directory(&seen)?;
         Ok(seen)
     }
-
-    /// Whether what is made in a directory gets an access control list from it.
-    pub(super) fn inherits_list(&self, opened: &ResolvedHandle, directory: &ObjectStat) -> ReadStep<bool> {
-        if !directory.has_list {
-            return Ok(false);
-        }
-        Ok(self.exports.volume(opened).lists(directory.object)?.default.is_some())
-    }
 }
 
 /// The text of a link to make; where it was placed, it is taken out into `pieces`.
@@ -305,8 +298,7 @@ pub(super) fn create<S: Store + ?Sized>(
     let wanted = settable::decode(attributes, cursor.minor, SetOn::New)?;
     let opened = server.changeable(cursor)?;
     let seen = server.directory(&opened)?;
-    let inherits = wanted.has_umask() && opened.known(server.inherits_list(&opened, &seen))?;
-    let set = wanted.for_new(inherits);
+    let set = wanted.for_new(server.inherits_list(&opened, &wanted)?);
     let ending = Ending::Created(DirectoryBefore::new(server.exports, &opened, &seen), wanted);
     cursor.reserve(ending.len_max())?;
     let mut taken = std::mem::take(server.pieces);
@@ -442,7 +434,7 @@ pub(super) fn setattr<S: Store + ?Sized>(
         if seen.kind != ObjectKind::Regular {
             return Err(Status4::Inval.into());
         }
-        super::files::check_size_change(server, cursor, &arguments.stateid, &opened)?;
+        server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::WRITE)?;
     }
     change(server, cursor, Ending::Set(opened, wanted.set()), |server, opened| {
         let (time, volume) = (server.time, server.exports.volume_mut(opened));

@@ -133,16 +133,6 @@ impl<S: Store + ?Sized> Server<'_, S> {
     }
 }
 
-/// Fails unless a state id allows SETATTR to change the size of a file.
-pub(super) fn check_size_change<S: Store + ?Sized>(
-    server: &mut Server<'_, S>,
-    cursor: &mut Cursor<'_>,
-    sent: &StateId,
-    opened: &ResolvedHandle,
-) -> Step {
-    Ok(server.admit_transfer(cursor, opened, *sent, ShareModes::WRITE)?)
-}
-
 pub(super) fn read<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,

@@ -311,7 +311,7 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
     }
 
     fn versions(&self) -> (u32, u32) {
-        (nfs4::VERSION, nfs4::VERSION)
+        ExportTable::<S>::versions(self.state.config.minor_versions != [false; 2], nfs4::VERSION)
     }
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {

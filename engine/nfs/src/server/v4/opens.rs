@@ -181,11 +181,12 @@ fn open_named<S: Store + ?Sized>(
         Err(blocked) => return directory.known(Err(blocked)),
     };
     let file = |seen: &ObjectStat| ResolvedHandle { object: seen.object, ..directory };
-    let is_masked = match opening.how {
-        How::Made(wanted) | How::MadeExclusively(Some((wanted, _))) => wanted.has_umask(),
+    let inherits = match opening.how {
+        How::Made(wanted) | How::MadeExclusively(Some((wanted, _))) => {
+            server.inherits_list(&directory, &wanted)?
+        }
         _ => false,
     };
-    let inherits = is_masked && directory.known(server.inherits_list(&directory, &above))?;
     if let How::MadeExclusively(Some((wanted, set))) = &mut opening.how {
         *set = wanted.for_new(inherits);
     }
@@ -356,6 +357,15 @@ fn append<S: Store + ?Sized>(
 }
 
 impl<S: Store + ?Sized> Server<'_, S> {
+    /// Whether an object that is made gets an access control list from its directory, if that matters.
+    pub(super) fn inherits_list(&self, directory: &ResolvedHandle, wanted: &WantedAttributes) -> Step<bool> {
+        if !wanted.has_umask() {
+            return Ok(false);
+        }
+        let lists = directory.known(self.exports.volume(directory).lists(directory.object))?;
+        Ok(lists.default.is_some())
+    }
+
     /// The attributes that the OPEN set.
     fn attributes_set(&self, opened: &ResolvedHandle, opening: &Opening<'_>) -> AttributeSet<'static> {
         const TIMES: [u32; 3] = set_of(&[Attribute::TimeAccessSet, Attribute::TimeModifySet]);
