@@ -74,6 +74,16 @@ impl DirectoryBefore {
         DirectoryBefore { opened: *opened, change: seen.change, is_alone }
     }
 
+    /// The directory.
+    pub(super) const fn handle(&self) -> ResolvedHandle {
+        self.opened
+    }
+
+    /// What is told of it by an operation that has not changed it.
+    pub(super) const fn unchanged(&self) -> ChangeInfo {
+        ChangeInfo { is_atomic: self.is_alone, before: self.change, after: self.change }
+    }
+
     /// The same, for a change that is over later: others may come between.
     pub(super) fn among_others(self) -> DirectoryBefore {
         DirectoryBefore { is_alone: false, ..self }
@@ -301,9 +311,7 @@ pub(super) fn create<S: Store + ?Sized>(
         change(server, cursor, ending, |server, opened| {
             let (time, volume) = (server.time, server.exports.volume_mut(opened));
             let made = match (kind, special) {
-                (CreateType::Symlink(_), _) => {
-                    volume.make_symlink(&opened.caller, at, &text, &set, time)
-                }
+                (CreateType::Symlink(_), _) => volume.make_symlink(&opened.caller, at, &text, &set, time),
                 (_, Some(special)) => volume.make_special(&opened.caller, at, special, &set, time),
                 (_, None) => volume.make_directory(&opened.caller, at, &set, time),
             };

@@ -130,8 +130,7 @@ const OF_USAGE: Words = set_of(&[
 ]);
 
 /// What is known of an entry by its number alone.
-const OF_NUMBER: Words =
-    set_of(&[Attribute::RdattrError, Attribute::FileId, Attribute::MountedOnFileId]);
+const OF_NUMBER: Words = set_of(&[Attribute::RdattrError, Attribute::FileId, Attribute::MountedOnFileId]);
 
 /// What Linux asks for of an object that it meets.
 const WHOLE: Words = set_of(&[

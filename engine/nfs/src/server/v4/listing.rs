@@ -105,15 +105,19 @@ impl<S: Store + ?Sized> Entries<'_, '_, '_, '_, S> {
         let Entries { server, directory, request, minor, .. } = self;
         let seen = numbered(shown.fileid);
         let pushed = server.describe(at, &seen, needs, *minor, |object| {
-            directory.push(shown.cookie, shown.name, |writer| {
-                fattr::encode_error(writer, request, object, error)
-            })
+            directory
+                .push(shown.cookie, shown.name, |writer| fattr::encode_error(writer, request, object, error))
         });
         is_pushed(pushed)
     }
 
     /// Appends an entry that leads to another file system: to the export that begins at `node`, or is below it.
-    fn push_junction(&mut self, shown: &Shown<'_>, cursor_caller: &super::CallContext<'_>, node: NodeIndex) -> Step<bool> {
+    fn push_junction(
+        &mut self,
+        shown: &Shown<'_>,
+        cursor_caller: &super::CallContext<'_>,
+        node: NodeIndex,
+    ) -> Step<bool> {
         let server = self.server;
         let (request, here) = (&self.request.0, At::Pseudo(node));
         match server.enter(cursor_caller, node) {

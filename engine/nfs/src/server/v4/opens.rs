@@ -25,6 +25,7 @@ use stag_wire::nfs4::open::{
 use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
 use super::super::ResolvedHandle;
+use super::changes::DirectoryBefore;
 use super::fattr::{either, set_of};
 use super::files::Resume;
 use super::locks::{STATEID_LEN, check_is_regular, find_state, open_status, token_of, wire_of};
@@ -40,8 +41,8 @@ const ACCESS_BITS: u32 =
 
 /// An OPEN under way.
 pub(super) struct Opening<'a> {
-    /// The directory that it names a file in, and the change attribute that it had.
-    directory: Option<(ResolvedHandle, u64)>,
+    /// The directory that it names a file in.
+    directory: Option<DirectoryBefore>,
     modes: ShareModes,
     owner: Cow<'a, [u8]>,
     /// The wish for a delegation.
@@ -58,8 +59,8 @@ enum How {
     Found,
     /// With attributes.
     Made(WantedAttributes),
-    /// By a verifier, which may be kept in the times; with attributes in 4.1 and later.
-    MadeExclusively(Option<WantedAttributes>),
+    /// By a verifier, which may be kept in the times; then it gets attributes, if there are some.
+    MadeExclusively(Option<(WantedAttributes, Update)>),
 }
 
 /// What its store is at.
@@ -71,6 +72,8 @@ enum Stage {
     SetsAttributes(ObjectId),
     /// It sets the size of a file that was there.
     SetsSize { object: ObjectId, token: StateToken, is_upgrade: bool },
+    /// It says what the directory is now.
+    Tells { object: ObjectId, token: StateToken, has_changed: bool },
 }
 
 impl Opening<'_> {
@@ -122,7 +125,8 @@ pub(super) fn open<S: Store + ?Sized>(
         }
         OpenHow::Create(CreateHow4::Exclusive(_)) => How::MadeExclusively(None),
         OpenHow::Create(CreateHow4::Exclusive41(both)) => {
-            How::MadeExclusively(Some(decode(&both.attributes, SetOn::Exclusive)?))
+            let wanted = decode(&both.attributes, SetOn::Exclusive)?;
+            How::MadeExclusively(Some((wanted, wanted.for_new(false))))
         }
     };
     let opening = Opening {
@@ -147,16 +151,6 @@ pub(super) fn open<S: Store + ?Sized>(
     }
 }
 
-/// Fails unless it can be the name of a file (8881-18.16.3).
-fn check_name(name: &[u8]) -> Result<(), Status4> {
-    match name {
-        b"" => Err(Status4::Inval),
-        b"." | b".." => Err(Status4::BadName),
-        _ if name.contains(&b'/') || name.contains(&0) => Err(Status4::BadName),
-        _ => Ok(()),
-    }
-}
-
 fn open_named<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -164,7 +158,7 @@ fn open_named<S: Store + ?Sized>(
     name: &[u8],
     how: &OpenHow<'_>,
 ) -> Step {
-    check_name(name)?;
+    super::names::check_name(name)?;
     let directory = match cursor.at()? {
         At::Object(directory) => directory,
         // It has directories only.
@@ -179,7 +173,7 @@ fn open_named<S: Store + ?Sized>(
         ObjectKind::Symlink => return Err(Status4::Symlink.into()),
         _ => return Err(Status4::NotDir.into()),
     }
-    opening.directory = Some((directory, above.change));
+    opening.directory = Some(DirectoryBefore::new(server.exports, &directory, &above));
     let volume = server.exports.volume(&directory);
     let found = match volume.lookup(&directory.caller, &above, name) {
         Ok(seen) => Some(seen),
@@ -187,6 +181,15 @@ fn open_named<S: Store + ?Sized>(
         Err(blocked) => return directory.known(Err(blocked)),
     };
     let file = |seen: &ObjectStat| ResolvedHandle { object: seen.object, ..directory };
+    let inherits = match opening.how {
+        How::Made(wanted) | How::MadeExclusively(Some((wanted, _))) => {
+            server.inherits_list(&directory, &wanted)?
+        }
+        _ => false,
+    };
+    if let How::MadeExclusively(Some((wanted, set))) = &mut opening.how {
+        *set = wanted.for_new(inherits);
+    }
     let mode = match (how, found, opening.how) {
         (OpenHow::NoCreate, Some(seen), _) => {
             return open_found(server, cursor, opening, &file(&seen), &seen, None);
@@ -200,9 +203,7 @@ fn open_named<S: Store + ?Sized>(
         (OpenHow::Create(CreateHow4::Guarded(_)), Some(_), _) => return Err(Status4::Exist.into()),
         (OpenHow::Create(CreateHow4::Exclusive(verifier)), ..) => CreateMode::Exclusive(verifier.0),
         (OpenHow::Create(CreateHow4::Exclusive41(both)), ..) => CreateMode::Exclusive(both.verifier.0),
-        (_, _, How::Made(wanted)) => {
-            CreateMode::Guarded(wanted.for_new(server.inherits_list(&directory, &wanted)?))
-        }
+        (_, _, How::Made(wanted)) => CreateMode::Guarded(wanted.for_new(inherits)),
         (_, _, How::Found | How::MadeExclusively(_)) => return Err(Status4::NoEnt.into()),
     };
     if server.exports.is_read_only(&directory) {
@@ -220,11 +221,13 @@ fn open_named<S: Store + ?Sized>(
 pub(super) fn resume<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
-    opening: Opening<'_>,
+    mut opening: Opening<'_>,
     finished: Result<Finished, FsError>,
 ) -> Step {
+    opening.directory = opening.directory.map(DirectoryBefore::among_others);
     let at = match (opening.directory, cursor.at()?) {
-        (Some((directory, _)), _) | (None, At::Object(directory)) => directory,
+        (Some(directory), _) => directory.handle(),
+        (None, At::Object(opened)) => opened,
         (None, At::Pseudo(_)) => return Err(FsError::Fault.into()),
     };
     match (opening.stage, finished) {
@@ -234,7 +237,11 @@ pub(super) fn resume<S: Store + ?Sized>(
             open_whole(server, cursor, opening, &ResolvedHandle { object, ..at })
         }
         (Stage::SetsSize { object, token, .. }, Ok(_)) => {
-            append(server, cursor, &opening, &ResolvedHandle { object, ..at }, token, true)
+            append(server, cursor, opening, &ResolvedHandle { object, ..at }, token, true)
+        }
+        // Whether there is an answer or none, the directory is asked again.
+        (Stage::Tells { object, token, has_changed }, _) => {
+            append(server, cursor, opening, &ResolvedHandle { object, ..at }, token, has_changed)
         }
         (Stage::SetsSize { object, token, is_upgrade }, Err(error)) => {
             let opened = ResolvedHandle { object, ..at };
@@ -258,11 +265,11 @@ fn open_found<S: Store + ?Sized>(
     server.check_access(opened, seen, &opening, size.is_some())?;
     server.make_way(opened, &opening)?;
     let (token, is_upgrade) = server.open_state(cursor, opened, &opening)?;
-    let Some(size) = size else { return append(server, cursor, &opening, opened, token, false) };
+    let Some(size) = size else { return append(server, cursor, opening, opened, token, false) };
     let set = Update { size: Some(size), ..Update::default() };
     let volume = server.exports.volume_mut(opened);
     match volume.set_attributes(&opened.caller, seen, &set, server.time) {
-        Ok(Progress::Done(())) => append(server, cursor, &opening, opened, token, true),
+        Ok(Progress::Done(())) => append(server, cursor, opening, opened, token, true),
         Ok(Progress::Later(ticket)) => {
             let stage = Stage::SetsSize { object: opened.object, token, is_upgrade };
             Err(opening.later(opened, ticket, stage))
@@ -281,26 +288,19 @@ fn open_made<S: Store + ?Sized>(
     opening: Opening<'_>,
     made: &ObjectStat,
 ) -> Step {
-    let Some((directory, _)) = opening.directory else { return Err(FsError::Fault.into()) };
-    let opened = ResolvedHandle { object: made.object, ..directory };
-    let wanted = match opening.how {
-        How::MadeExclusively(Some(wanted)) => wanted,
+    let directory = opening.directory.ok_or(FsError::Fault)?;
+    let opened = ResolvedHandle { object: made.object, ..directory.handle() };
+    let set = match opening.how {
+        How::MadeExclusively(Some((_, set))) if set != Update::default() => set,
         _ => return open_whole(server, cursor, opening, &opened),
     };
-    let set = match server.inherits_list(&directory, &wanted) {
-        Ok(inherits) => wanted.for_new(inherits),
-        // The file is there, so the OPEN is not run again.
-        Err(_) => wanted.for_new(false),
-    };
-    if set == Update::default() {
-        return open_whole(server, cursor, opening, &opened);
-    }
     let volume = server.exports.volume_mut(&opened);
     match volume.set_attributes(&opened.caller, made, &set, server.time) {
         Ok(Progress::Done(())) => open_whole(server, cursor, opening, &opened),
         Ok(Progress::Later(ticket)) => {
             Err(opening.later(&opened, ticket, Stage::SetsAttributes(opened.object)))
         }
+        // The file is there, so the OPEN is not run again.
         Err(blocked) => Err(FsError::from(blocked).into()),
     }
 }
@@ -313,24 +313,27 @@ fn open_whole<S: Store + ?Sized>(
     opened: &ResolvedHandle,
 ) -> Step {
     let (token, _) = server.open_state(cursor, opened, &opening)?;
-    append(server, cursor, &opening, opened, token, true)
+    append(server, cursor, opening, opened, token, true)
 }
 
 /// Appends the results. The file becomes the current object. `has_changed`: something has to reach stable storage.
 fn append<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
-    opening: &Opening<'_>,
+    opening: Opening<'_>,
     opened: &ResolvedHandle,
     token: StateToken,
     has_changed: bool,
 ) -> Step {
     let directory = match &opening.directory {
-        Some((directory, before)) => {
-            let store = server.exports.volume(directory).store();
-            let after = store.stat_after(directory.object).map_or(*before, |seen| seen.change);
-            ChangeInfo { is_atomic: !store.is_changing(directory.object), before: *before, after }
-        }
+        Some(directory) if matches!(opening.how, How::Found) => directory.unchanged(),
+        Some(directory) => match directory.info(server.exports) {
+            Ok(info) => info,
+            Err(ticket) => {
+                let stage = Stage::Tells { object: opened.object, token, has_changed };
+                return Err(opening.later(opened, ticket, stage));
+            }
+        },
         // Which directory it is in is not known.
         None => ChangeInfo { is_atomic: false, before: 0, after: 0 },
     };
@@ -345,7 +348,7 @@ fn append<S: Store + ?Sized>(
         stateid,
         directory,
         flags: open_result::LOCKTYPE_POSIX,
-        attributes_set: server.attributes_set(opened, opening),
+        attributes_set: server.attributes_set(opened, &opening),
         delegation,
     })?;
     cursor.go(At::Object(*opened));
@@ -375,7 +378,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
             How::Found => AttributeSet(Bitmap::EMPTY),
             How::Made(wanted) => of(wanted),
             How::MadeExclusively(wanted) => {
-                let set = wanted.as_ref().map_or([0; 3], |wanted| of(wanted).0.words());
+                let set = wanted.as_ref().map_or([0; 3], |(wanted, _)| of(wanted).0.words());
                 // The client sets the times itself where they keep the verifier (8881-18.16.3).
                 let times = if volume.profile().can.keeps_verifiers { [0; 3] } else { TIMES };
                 AttributeSet(Bitmap::from_words(either(set, times)))
