@@ -110,11 +110,9 @@ fn an_export_that_is_read_only_is_not_changed() {
     let mut lab = Lab::new(&["/data,ro,root_squash=no"]);
     let root = lab.root();
     let attributes = mode(0o700);
-    for operation in [
-        create(CreateType::Directory, b"a", NO_ATTRIBUTES),
-        remove(b"a"),
-        setattr(attributes.list()),
-    ] {
+    for operation in
+        [create(CreateType::Directory, b"a", NO_ATTRIBUTES), remove(b"a"), setattr(attributes.list())]
+    {
         assert_eq!(lab.status(&[put(&root), operation]), Status4::RoFs, "{operation:?}");
     }
     for operation in [rename(b"a", b"b"), link(b"a")] {
@@ -224,7 +222,8 @@ fn names_are_renamed() {
 fn what_cannot_be_renamed() {
     let mut lab = Lab::new(&["/data,root_squash=no", "/other,root_squash=no"]);
     let (root, directory, file) = (lab.root(), lab.make_directory(b"directory"), lab.make_file(b"file"));
-    let inner = lab.handle(&[put(&directory), create(CreateType::Directory, b"inner", NO_ATTRIBUTES)]).unwrap();
+    let inner =
+        lab.handle(&[put(&directory), create(CreateType::Directory, b"inner", NO_ATTRIBUTES)]).unwrap();
     lab.make_directory(b"empty");
     for (name, expected) in BAD_NAMES {
         for operation in [rename(name, b"a"), rename(b"file", name)] {
@@ -257,11 +256,9 @@ fn files_get_more_names() {
     lab.changes(&directory, &[put(&file), SAVEFH, put(&directory), link(b"again")]);
     assert_eq!(lab.handle(&[put(&directory), lookup(b"again")]), Ok(file.clone()));
     assert_eq!(lab.attribute(&file, Attribute::NumLinks), "2");
-    for (from, to, expected) in [
-        (&file, &root, Status4::Ok),
-        (&file, &file, Status4::NotDir),
-        (&directory, &root, Status4::IsDir),
-    ] {
+    for (from, to, expected) in
+        [(&file, &root, Status4::Ok), (&file, &file, Status4::NotDir), (&directory, &root, Status4::IsDir)]
+    {
         assert_eq!(lab.status(&[put(from), SAVEFH, put(to), link(b"third")]), expected);
     }
     assert_eq!(lab.status(&[put(&file), SAVEFH, put(&root), link(b"third")]), Status4::Exist);

@@ -134,12 +134,9 @@ fn what_cannot_be_listed() {
     assert_eq!(list(&mut lab, put(&root), least).map(|(entries, ..)| entries.len()), Ok(1));
     assert_eq!(list(&mut lab, put(&file), START).err(), Some(Status4::NotDir));
     assert_eq!(lab.status(&[Argument4::Readdir(START)]), Status4::NoFilehandle);
-    let closed = Attributes::of(&[(
-        Attribute::Mode,
-        stag_wire::nfs4::attributes::AttributeValue::U32(0o711),
-    )]);
     let closed =
-        lab.handle(&[put(&root), create(CreateType::Directory, b"closed", closed.list())]).unwrap();
+        Attributes::of(&[(Attribute::Mode, stag_wire::nfs4::attributes::AttributeValue::U32(0o711))]);
+    let closed = lab.handle(&[put(&root), create(CreateType::Directory, b"closed", closed.list())]).unwrap();
     lab.become_user(1000, 1000);
     assert_eq!(list(&mut lab, put(&closed), START).err(), Some(Status4::Access));
 }

@@ -6,12 +6,17 @@ mod pair;
 mod attributes;
 mod changes;
 mod client;
+mod data;
 mod files;
 mod handles;
 mod lab;
 mod listing;
+mod locks;
 mod names;
+mod opens;
+mod restart;
 mod sessions;
+mod state;
 
 use lab::Lab;
 

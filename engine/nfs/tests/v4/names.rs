@@ -25,8 +25,7 @@ pub(crate) const BAD_NAMES: [(&[u8], Status4); 6] = [
 fn names_lead_down_and_up_again() {
     let mut lab = Lab::new(&["/data,root_squash=no", "/deep/down"]);
     let (root, directory) = (lab.root(), lab.make_directory(b"a"));
-    let inner =
-        lab.handle(&[put(&directory), create(CreateType::Directory, b"b", NO_ATTRIBUTES)]).unwrap();
+    let inner = lab.handle(&[put(&directory), create(CreateType::Directory, b"b", NO_ATTRIBUTES)]).unwrap();
     assert_eq!(lab.handle(&[put(&root), lookup(b"a"), lookup(b"b")]), Ok(inner.clone()));
     assert_eq!(lab.handle(&[ROOT, lookup(b"data"), lookup(b"a")]), Ok(directory.clone()));
     assert_eq!(lab.handle(&[put(&inner), UP]), Ok(directory));

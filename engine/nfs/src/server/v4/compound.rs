@@ -14,7 +14,7 @@ use super::super::nfs::{PIECES_MAX, TRANSFER_LEN_MAX};
 use super::super::transfer::take_placed;
 use super::super::waiting::{Pending, Program, WaitsFor};
 use super::super::{Asker, CallContext};
-use super::results::{OperationMark, REPLY_HEADER_LEN, Results};
+use super::results::{OperationMark, Results};
 use super::session::Begun;
 use super::{At, Cursor, Resume, Server, Step, Stop};
 use super::{attributes, changes, files, handles, listing, locks, names, opens, pseudo, session};
@@ -186,7 +186,7 @@ pub(super) fn call<S: Store + ?Sized>(
             return Ended::Refused(results);
         }
     };
-    results.begin(tag.0, reply.payload_room().saturating_sub(REPLY_HEADER_LEN));
+    results.begin(tag.0, reply);
     let [one, two] = server.state.config.minor_versions;
     if !matches!((minor_version, one, two), (1, true, _) | (2, _, true)) {
         results.set_status(Status4::MinorVersMismatch);

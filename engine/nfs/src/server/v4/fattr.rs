@@ -530,9 +530,7 @@ impl<'a> Described<'a> {
             Attribute::TimeMetadata => AttributeValue::Time(time(seen.ctime)),
             Attribute::TimeModify => AttributeValue::Time(time(seen.mtime)),
             Attribute::MountedOnFileId => AttributeValue::U64(self.mounted_on()),
-            Attribute::SuppattrExclcreat => {
-                set(both(EXCLUSIVE, supported(self.minor, seen.born.is_some())))
-            }
+            Attribute::SuppattrExclcreat => set(both(EXCLUSIVE, supported(self.minor, seen.born.is_some()))),
             Attribute::ChangeAttrType => AttributeValue::ChangeAttributeType(of.changes),
             // Not supported, or set only: no mask has them.
             _ => AttributeValue::U32(0),

@@ -140,9 +140,9 @@ pub(super) fn read<S: Store + ?Sized>(
 ) -> Step {
     let opened = cursor.object_or(Status4::IsDir)?;
     server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::READ)?;
-    let room = cursor.results.room().checked_sub(READ_LEN).ok_or(Stop::TooBig)?;
     // A shorter READ is a good answer to a client that takes no more.
-    let count = arguments.count.min(TRANSFER_LEN_MAX).min(u32::try_from(room).unwrap_or(u32::MAX) & !3);
+    let room = cursor.results.item_room(READ_LEN).ok_or(Stop::TooBig)?;
+    let count = arguments.count.min(TRANSFER_LEN_MAX).min(room);
     let volume = server.exports.volume_mut(&opened);
     let count = cursor.room.of_read(count, volume.profile().can.reads_take_memory);
     let range = (arguments.offset, count);

@@ -3,7 +3,7 @@
 //! ```text
 //! OPEN ─▶ grace? on record? ─┬─ by handle ────────────────────────────────┐
 //!                            ├─ by name, the file is there ───────────────┼─▶ permission ─▶ share ─▶ size ─▶ results
-//!                            └─ by name, it is made ─▶ its attributes ────┴─────────────────▶ share ──────────┘
+//!                            └─ by name, it is made ──────────────────────┴─────────────────▶ share ──────────┘
 //! ```
 //!
 //! The share comes before the size is set: an open that is denied changes nothing. A store may finish each change later; the
@@ -59,8 +59,8 @@ enum How {
     Found,
     /// With attributes.
     Made(WantedAttributes),
-    /// By a verifier, which may be kept in the times; then it gets attributes, if there are some.
-    MadeExclusively(Option<(WantedAttributes, Update)>),
+    /// By a verifier, which may be kept in the times; with attributes in 4.1 and later.
+    MadeExclusively(Option<WantedAttributes>),
 }
 
 /// What its store is at.
@@ -68,8 +68,6 @@ enum How {
 enum Stage {
     /// It makes the file.
     Makes,
-    /// It gives a file that was made exclusively its attributes.
-    SetsAttributes(ObjectId),
     /// It sets the size of a file that was there.
     SetsSize { object: ObjectId, token: StateToken, is_upgrade: bool },
     /// It says what the directory is now.
@@ -125,8 +123,7 @@ pub(super) fn open<S: Store + ?Sized>(
         }
         OpenHow::Create(CreateHow4::Exclusive(_)) => How::MadeExclusively(None),
         OpenHow::Create(CreateHow4::Exclusive41(both)) => {
-            let wanted = decode(&both.attributes, SetOn::Exclusive)?;
-            How::MadeExclusively(Some((wanted, wanted.for_new(false))))
+            How::MadeExclusively(Some(decode(&both.attributes, SetOn::Exclusive)?))
         }
     };
     let opening = Opening {
@@ -181,15 +178,12 @@ fn open_named<S: Store + ?Sized>(
         Err(blocked) => return directory.known(Err(blocked)),
     };
     let file = |seen: &ObjectStat| ResolvedHandle { object: seen.object, ..directory };
-    let inherits = match opening.how {
-        How::Made(wanted) | How::MadeExclusively(Some((wanted, _))) => {
-            server.inherits_list(&directory, &wanted)?
+    let set = match opening.how {
+        How::Made(wanted) | How::MadeExclusively(Some(wanted)) => {
+            wanted.for_new(server.inherits_list(&directory, &wanted)?)
         }
-        _ => false,
+        How::Found | How::MadeExclusively(None) => Update::default(),
     };
-    if let How::MadeExclusively(Some((wanted, set))) = &mut opening.how {
-        *set = wanted.for_new(inherits);
-    }
     let mode = match (how, found, opening.how) {
         (OpenHow::NoCreate, Some(seen), _) => {
             return open_found(server, cursor, opening, &file(&seen), &seen, None);
@@ -201,9 +195,9 @@ fn open_named<S: Store + ?Sized>(
             return open_found(server, cursor, opening, &file(&seen), &seen, size);
         }
         (OpenHow::Create(CreateHow4::Guarded(_)), Some(_), _) => return Err(Status4::Exist.into()),
-        (OpenHow::Create(CreateHow4::Exclusive(verifier)), ..) => CreateMode::Exclusive(verifier.0),
-        (OpenHow::Create(CreateHow4::Exclusive41(both)), ..) => CreateMode::Exclusive(both.verifier.0),
-        (_, _, How::Made(wanted)) => CreateMode::Guarded(wanted.for_new(inherits)),
+        (OpenHow::Create(CreateHow4::Exclusive(verifier)), ..) => CreateMode::Exclusive(verifier.0, set),
+        (OpenHow::Create(CreateHow4::Exclusive41(both)), ..) => CreateMode::Exclusive(both.verifier.0, set),
+        (_, _, How::Made(_)) => CreateMode::Guarded(set),
         (_, _, How::Found | How::MadeExclusively(_)) => return Err(Status4::NoEnt.into()),
     };
     if server.exports.is_read_only(&directory) {
@@ -233,9 +227,6 @@ pub(super) fn resume<S: Store + ?Sized>(
     match (opening.stage, finished) {
         (Stage::Makes, Ok(Finished::Made(made))) => open_made(server, cursor, opening, &made),
         (Stage::Makes, Ok(_)) => Err(FsError::Fault.into()),
-        (Stage::SetsAttributes(object), Ok(_)) => {
-            open_whole(server, cursor, opening, &ResolvedHandle { object, ..at })
-        }
         (Stage::SetsSize { object, token, .. }, Ok(_)) => {
             append(server, cursor, opening, &ResolvedHandle { object, ..at }, token, true)
         }
@@ -248,7 +239,7 @@ pub(super) fn resume<S: Store + ?Sized>(
             server.take_back(cursor, &opened, token, is_upgrade)?;
             Err(error.into())
         }
-        (Stage::Makes | Stage::SetsAttributes(_), Err(error)) => Err(error.into()),
+        (Stage::Makes, Err(error)) => Err(error.into()),
     }
 }
 
@@ -281,7 +272,7 @@ fn open_found<S: Store + ?Sized>(
     }
 }
 
-/// Goes on with a file that was made.
+/// Opens a file that was made, whatever its mode lets its maker do.
 fn open_made<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -290,30 +281,8 @@ fn open_made<S: Store + ?Sized>(
 ) -> Step {
     let directory = opening.directory.ok_or(FsError::Fault)?;
     let opened = ResolvedHandle { object: made.object, ..directory.handle() };
-    let set = match opening.how {
-        How::MadeExclusively(Some((_, set))) if set != Update::default() => set,
-        _ => return open_whole(server, cursor, opening, &opened),
-    };
-    let volume = server.exports.volume_mut(&opened);
-    match volume.set_attributes(&opened.caller, made, &set, server.time) {
-        Ok(Progress::Done(())) => open_whole(server, cursor, opening, &opened),
-        Ok(Progress::Later(ticket)) => {
-            Err(opening.later(&opened, ticket, Stage::SetsAttributes(opened.object)))
-        }
-        // The file is there, so the OPEN is not run again.
-        Err(blocked) => Err(FsError::from(blocked).into()),
-    }
-}
-
-/// Opens a file that was made, whatever its mode lets its maker do.
-fn open_whole<S: Store + ?Sized>(
-    server: &mut Server<'_, S>,
-    cursor: &mut Cursor<'_>,
-    opening: Opening<'_>,
-    opened: &ResolvedHandle,
-) -> Step {
-    let (token, _) = server.open_state(cursor, opened, &opening)?;
-    append(server, cursor, opening, opened, token, true)
+    let (token, _) = server.open_state(cursor, &opened, &opening)?;
+    append(server, cursor, opening, &opened, token, true)
 }
 
 /// Appends the results. The file becomes the current object. `has_changed`: something has to reach stable storage.
@@ -378,7 +347,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
             How::Found => AttributeSet(Bitmap::EMPTY),
             How::Made(wanted) => of(wanted),
             How::MadeExclusively(wanted) => {
-                let set = wanted.as_ref().map_or([0; 3], |(wanted, _)| of(wanted).0.words());
+                let set = wanted.as_ref().map_or([0; 3], |wanted| of(wanted).0.words());
                 // The client sets the times itself where they keep the verifier (8881-18.16.3).
                 let times = if volume.profile().can.keeps_verifiers { [0; 3] } else { TIMES };
                 AttributeSet(Bitmap::from_words(either(set, times)))

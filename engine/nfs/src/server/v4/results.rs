@@ -51,8 +51,14 @@ pub(in crate::server) struct Results {
     texts: Vec<u8>,
     /// Octets of items with their length words and padding, which are not in `octets`.
     items_len: usize,
-    /// Octets at most, items included.
+    /// Octets of items that go by Write chunk, with their padding.
+    reduced_len: usize,
+    /// Octets at most, items included: those of the session.
     limit: usize,
+    /// Octets at most, without items that go by Write chunk: those of the transport.
+    payload_limit: usize,
+    /// Octets that each Write chunk has room for, of the first items.
+    chunk_rooms: Vec<u64>,
     count_place: usize,
     count: u32,
     status: Status4Word,
@@ -78,14 +84,15 @@ pub(in crate::server) struct OperationMark {
     pieces: usize,
     texts: usize,
     items_len: usize,
+    reduced_len: usize,
 }
 
 impl Results {
-    /// Begins the results of a COMPOUND with this tag, of `limit` octets at most.
-    pub(super) fn begin(&mut self, tag: &[u8], limit: usize) {
+    /// Begins the results of a COMPOUND with this tag, which go with `reply`.
+    pub(super) fn begin(&mut self, tag: &[u8], reply: &Reply<'_>) {
         self.clear();
         // What is before the first operation always fits.
-        self.limit = usize::MAX;
+        (self.limit, self.payload_limit) = (usize::MAX, usize::MAX);
         let begun = self.append(|writer| {
             writer.u32(0)?;
             writer.opaque(tag)?;
@@ -93,7 +100,9 @@ impl Results {
         });
         debug_assert!(begun.is_ok(), "a buffer grows");
         self.count_place = self.len - UNIT;
-        self.limit = limit;
+        self.payload_limit = reply.payload_room().saturating_sub(REPLY_HEADER_LEN);
+        self.chunk_rooms.clear();
+        self.chunk_rooms.extend((0..usize::from(ELIGIBLE_RESULTS)).map_while(|item| reply.item_place(item)));
     }
 
     /// Empties it, for the next COMPOUND.
@@ -104,7 +113,8 @@ impl Results {
         self.items.clear();
         self.pieces.clear();
         self.texts.clear();
-        (self.len, self.items_len, self.count, self.status) = (0, 0, 0, Status4Word::default());
+        (self.len, self.count, self.status) = (0, 0, Status4Word::default());
+        (self.items_len, self.reduced_len) = (0, 0);
         self.is_restored = false;
     }
 
@@ -120,12 +130,19 @@ impl Results {
 
     /// Octets that may follow.
     pub(in crate::server) fn room(&self) -> usize {
-        self.limit.saturating_sub(self.total_len())
+        let total = self.total_len();
+        self.limit.saturating_sub(total).min(self.payload_limit.saturating_sub(total - self.reduced_len))
     }
 
-    /// Number of DDP-eligible items so far: the next one is in this place.
-    pub(in crate::server) fn item_count(&self) -> usize {
-        self.items.len()
+    /// Octets that the next DDP-eligible item may have, if `head` octets, its length word included, stand before it. `None`: not
+    /// even those fit.
+    pub(in crate::server) fn item_room(&self, head: usize) -> Option<u32> {
+        let room = self.room().checked_sub(head)?;
+        let room = match self.chunk_rooms.get(self.items.len()) {
+            Some(chunk) => self.limit.saturating_sub(self.total_len() + head).min(*chunk as usize),
+            None => room & !(UNIT - 1),
+        };
+        Some(u32::try_from(room).unwrap_or(u32::MAX))
     }
 
     /// Appends what `write` writes. It is run again with more space if it overflows, and must write the same then. On
@@ -194,12 +211,14 @@ impl Results {
     }
 
     fn item(&mut self, len: u32, data: ItemData) -> Result<(), Overflow> {
-        let octets = UNIT + padded(len) as usize;
-        if octets > self.room() {
+        if self.item_room(UNIT).is_none_or(|room| len > room) {
             return Err(Overflow);
         }
+        if self.chunk_rooms.len() > self.items.len() {
+            self.reduced_len += padded(len) as usize;
+        }
         self.items.push(Item { at: self.len, len, data });
-        self.items_len += octets;
+        self.items_len += UNIT + padded(len) as usize;
         Ok(())
     }
 
@@ -211,6 +230,7 @@ impl Results {
             pieces: self.pieces.len(),
             texts: self.texts.len(),
             items_len: self.items_len,
+            reduced_len: self.reduced_len,
         };
         // Even if the limit is reached: that has to be said.
         if self.octets.len() - self.len < OPERATION_LEN {
@@ -237,7 +257,7 @@ impl Results {
         self.items.truncate(mark.items);
         self.pieces.truncate(mark.pieces);
         self.texts.truncate(mark.texts);
-        self.items_len = mark.items_len;
+        (self.items_len, self.reduced_len) = (mark.items_len, mark.reduced_len);
         self.fail_with_fields(mark, status);
     }
 
