@@ -40,6 +40,7 @@ mod settings;
 mod signals;
 mod state;
 mod supervisor;
+mod versions;
 mod weights;
 
 pub use cores::CoreList;

@@ -16,6 +16,7 @@ use crate::values::{
 
 use super::cores::CoreList;
 use super::listen::Listen;
+use super::versions::NfsVersions;
 use super::weights::ClientWeight;
 
 /// Everything that can be set, and nothing decided yet.
@@ -72,6 +73,9 @@ pub struct StagdOptions {
     /// Let clients pull Replies of any size
     #[arg(long)]
     pub reliable_reply: bool,
+    /// Versions of NFS [default: 3,4.1,4.2]
+    #[arg(long, value_name = "LIST")]
+    pub nfs: Option<NfsVersions>,
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
@@ -140,6 +144,7 @@ impl StagdOptions {
             exposure: flags.exposure.or(file.exposure),
             shared_receives: flags.shared_receives || file.shared_receives,
             reliable_reply: flags.reliable_reply || file.reliable_reply,
+            nfs: flags.nfs.or(file.nfs),
             rpcbind: flags.rpcbind || file.rpcbind,
             core: if flags.cores.is_some() { None } else { flags.core.or(file.core) },
             cores: if flags.core.is_some() { None } else { flags.cores.or(file.cores) },

@@ -203,7 +203,7 @@ mod tests {
         ];
         let found = to_register(all.concat());
         let ports = |netid: &[u8]| -> Vec<String> {
-            let nfs = found.iter().filter(|it| (it.program, it.netid) == (100_003, netid));
+            let nfs = found.iter().filter(|it| (it.program, it.version, it.netid) == (100_003, 3, netid));
             nfs.map(|it| it.address.to_string()).collect()
         };
         assert_eq!(ports(netid::TCP), ["0.0.0.0:2049"]);

@@ -306,6 +306,7 @@ fn listen<P: Served>(
         });
     }
     programs.append(&mut shared);
+    programs.retain(|it| settings.nfs.serves(it));
     programs.sort_by_key(|it: &Registered| reach(it.address));
     Ok((places, programs))
 }

@@ -4,17 +4,21 @@ use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::exports::Medium;
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
 use stag::nfs::export::Export;
 use stag::nfs::handle::HandleKey;
+use stag::nfs::known_clients::KnownClients;
 use stag::nfs::server::{
-    self, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking, TimeOfDay,
+    self, Config4, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking,
+    SharedSessions, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
 use stag::rpc::{Observed, Pools};
 use stag::runtime::{Clock, ReactorId, WallClock};
+use stag::state::client::ClientConfig;
 use stag::stores::directory::WriteVerifier;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::vfs::Store;
@@ -35,16 +39,25 @@ pub(super) struct Common {
     verifiers: Vec<WriteVerifier>,
     /// Of each reactor, until it is made.
     locks: Mutex<Vec<Option<(Recovered, LockingLink)>>>,
+    /// Of version 4, the same at each reactor.
+    version4: Config4,
+    sessions: SharedSessions,
+    known: KnownClients,
 }
 
 impl Common {
     /// For a server of `settings`, on all its cores.
     pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
-        let recovered = match &settings.state_dir {
-            Some(directory) => Recovered::from_directory(directory).map_err(|error| {
-                CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()))
-            })?,
-            None => Recovered::nothing(),
+        let (recovered, known) = match &settings.state_dir {
+            Some(directory) => {
+                let fail =
+                    |error| CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()));
+                (
+                    Recovered::from_directory(directory).map_err(fail)?,
+                    KnownClients::from_directory(directory).map_err(fail)?,
+                )
+            }
+            None => (Recovered::nothing(), KnownClients::nothing(epoch())),
         };
         let has_directory = settings.exports.iter().any(|(_, export)| export.medium == Medium::Directory);
         let key = match has_directory {
@@ -56,7 +69,15 @@ impl Common {
         let locks = recovered.split(links.len()).into_iter().zip(links).map(Some).collect();
         // One for each export: a loss in one directory is none in another.
         let verifiers = settings.exports.iter().map(|_| WriteVerifier::default()).collect();
-        Ok(Common { key, verifiers, locks: Mutex::new(locks) })
+        let version4 = Config4 {
+            minor_versions: settings.nfs.four,
+            // Who has the key of the handles is the same server to its clients.
+            identity: key.identity().to_vec(),
+            clients: ClientConfig { lease_term: lease_term(settings), ..ClientConfig::default() },
+            ..Config4::new(known.epoch())
+        };
+        let sessions = SharedSessions::default();
+        Ok(Common { key, verifiers, locks: Mutex::new(locks), version4, sessions, known })
     }
 
     /// What the NLM and NSM of a reactor begin with: nothing, or what is known from before a restart.
@@ -73,13 +94,29 @@ impl Common {
             hosts_max: plan.hosts_max,
             grace: settings.grace,
             host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
+            lease_term: lease_term(settings),
+            ..LockingConfig::default()
         };
         let out = TcpCallOut::new(CallOutConfig::default());
         let locking = Locking::new(config, recovered, Box::new(out));
+        let locking = locking.with_clients(self.known.clone(), reactor.index() as u8);
         // A reactor that is alone has no others to tell.
         let locking = if plan.reactors.len() > 1 { locking.linked(link) } else { locking };
         Rc::new(RefCell::new(locking))
     }
+}
+
+/// How long a lease of version 4 lasts, and the time after a restart in which its clients reclaim: the same as for locks of version
+/// 3. Without that it is as long as a Linux server's.
+fn lease_term(settings: &Settings) -> Duration {
+    if settings.grace.is_zero() { ClientConfig::default().lease_term } else { settings.grace }
+}
+
+/// A number that no earlier start of the server had, nor one on a clock that was set back by less than the time since: the time in
+/// units of an eighth of a second. It comes again after 17 years.
+fn epoch() -> u32 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_nanos() >> 27) as u32
 }
 
 /// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. What
@@ -134,7 +171,10 @@ pub(super) fn make(
         exports = exports.listed_in_order(paths.collect());
     }
     let exports = exports.with_key(common.key.clone());
-    let services = Observed::new(server::services_with_locks(exports, time, locking, registry));
+    let exports = exports.serving_version_3(settings.nfs.three);
+    let version4 = (common.version4.clone(), common.sessions.clone());
+    let services = server::services_with_locks(exports, time, locking, registry, version4);
+    let services = Observed::new(services);
     Ok(Some(match settings.slow {
         Some(slow) => services.with_slow_log(slow),
         None => services,

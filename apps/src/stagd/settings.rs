@@ -18,6 +18,7 @@ use crate::values::{CongestionControlName, Pages, Poll, Size, Switch};
 use super::StagdOptions;
 use super::cores::CoreList;
 use super::listen::{self, Listen};
+use super::versions::NfsVersions;
 use super::weights::ClientWeight;
 
 /// What the server does. See [`StagdOptions`] for what each is.
@@ -57,6 +58,8 @@ pub struct Settings {
     pub shared_receives: bool,
     /// Whether Replies are exposed to clients that pull them.
     pub reliable_reply: bool,
+    /// Versions of NFS that are served.
+    pub nfs: NfsVersions,
     /// Whether the programs are registered with this machine's rpcbind.
     pub rpcbind: bool,
     /// The cores that were asked for, one reactor each; one that suits, if none was.
@@ -163,6 +166,7 @@ impl Settings {
             exposure: options.exposure.map(Into::into),
             shared_receives: options.shared_receives,
             reliable_reply: options.reliable_reply,
+            nfs: options.nfs.unwrap_or_default(),
             rpcbind: options.rpcbind,
             cores,
             poll: options.poll.unwrap_or_default(),

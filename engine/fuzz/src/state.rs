@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use stag_state::client::{
+use stag_state::client::{EndedClient, 
     ClientConfig, ClientId, ClientStage, ClientTable, ExchangeRequest, Principal, SessionRequest,
 };
 use stag_state::grace::Grace;
@@ -100,7 +100,7 @@ fn change(world: &mut World, [a, b, c]: [u8; 3]) {
         token.other[usize::from(c % 12)] ^= 1 << (c >> 5);
     }
     match b & 7 {
-        0 | 1 => drop(world.opens.close(&token, client, file(c), SLOTS, |_| b & 8 != 0)),
+        0 | 1 => drop(world.opens.close(&token, client, file(c), SLOTS, |_| {})),
         2 => drop(world.opens.free_revoked(&token, client)),
         3 if c == 0 => world.opens.revoke_client(client, Revoked::Expired),
         _ => {
@@ -185,7 +185,7 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
 }
 
 fn check(world: &mut World) {
-    while let Some(client) = world.clients.poll_ended() {
+    while let Some(EndedClient { client, .. }) = world.clients.poll_ended() {
         assert!(world.ended.insert(client), "reported twice");
         world.opens.free_client(client);
         assert!(!world.opens.has_state(client));

@@ -14,7 +14,7 @@
 
 use std::cell::Cell;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::{BuildHasher, Hasher, RandomState};
 
 use siphasher::sip::SipHasher24;
 use stag_vfs::FsError;
@@ -49,6 +49,19 @@ impl HandleKey {
             *word = u64::from_le_bytes(*octets);
         }
         HandleKey { secret: words }
+    }
+
+    /// Who makes handles with this key: the same after a restart with the same key. It tells nothing of the key.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        let mut identity = [0; 16];
+        for (number, place) in identity.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // Not three words, as handles are.
+            let mut hasher = SipHasher24::new_with_keys(self.secret[0], self.secret[1]);
+            hasher.write(&[b'i', number as u8]);
+            *place = hasher.finish().to_be_bytes();
+        }
+        identity
     }
 
     fn tag(&self, fsid: u64, object: ObjectId) -> u64 {
@@ -93,6 +106,11 @@ impl HandleKey {
 #[inline]
 pub(crate) fn fsid(handle: &[u8]) -> Option<u64> {
     words(handle).map(|[fsid, ..]| fsid).ok()
+}
+
+/// The number of a handle's object, whether or not its tag is right; `None` if it is no handle of ours.
+pub(crate) fn fileid(handle: &[u8]) -> Option<u64> {
+    words(handle).map(|[_, fileid, ..]| fileid).ok()
 }
 
 /// A handle as four words: file system, number, generation and tag.
@@ -197,6 +215,8 @@ mod tests {
         let handle = HandleKey::from_secret([7; 16]).seal(1, object);
         assert_eq!(HandleKey::from_secret([7; 16]).open(&handle), Ok((1, object)));
         assert_eq!(HandleKey::from_secret([8; 16]).open(&handle), Err(FsError::Stale));
+        let identity = |secret| HandleKey::from_secret([secret; 16]).identity();
+        assert_eq!((identity(7), identity(7) == identity(8)), (identity(7), false));
         assert_eq!(format!("{:?}", HandleKey::from_secret([7; 16])), "HandleKey");
     }
 

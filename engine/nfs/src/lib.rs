@@ -4,7 +4,7 @@
 //! - [`export`]: an export's files, clients and users, and its form on a command line.
 //! - [`handle`]: file handles that cannot be forged. The files are those of a [`stag_vfs::Store`].
 //! - [`callout`]: Calls that the server makes to its clients; [`state`]:
-//!   the hosts to notify after a restart.
+//!   the hosts to notify after a restart; [`known_clients`]: the clients of version 4 that may reclaim after it.
 //! - [`server`]: the services NFS and MOUNT; [`client`]: typed Calls that do not block.
 //!
 //! A store hands out the pages of a READ by reference count, and may keep the very buffer that the data of a WRITE was placed
@@ -16,5 +16,6 @@ pub mod callout;
 pub mod client;
 pub mod export;
 pub mod handle;
+pub mod known_clients;
 pub mod server;
 pub mod state;

@@ -124,10 +124,14 @@ fn parse(text: &str) -> Option<(u32, Vec<KnownHost>)> {
     Some((state?, hosts))
 }
 
-fn from_hexadecimal(digits: &str) -> Option<Box<[u8]>> {
+pub(crate) fn from_hexadecimal(digits: &str) -> Option<Box<[u8]>> {
     let (pairs, rest) = digits.as_bytes().as_chunks::<2>();
     let octet = |pair: &[u8; 2]| u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok();
     if rest.is_empty() { pairs.iter().map(octet).collect() } else { None }
+}
+
+pub(crate) fn to_hexadecimal(octets: &[u8]) -> String {
+    octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
 fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
@@ -137,8 +141,7 @@ fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
     let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
     let mut text = format!("state {state}\n");
     for host in hosts {
-        let name: String = host.name.iter().map(|octet| format!("{octet:02x}")).collect();
-        text += &format!("host {} {name}", host.address);
+        text += &format!("host {} {}", host.address, to_hexadecimal(&host.name));
         text += &host.local.map_or_else(String::new, |local| format!(" {local}"));
         text.push('\n');
     }

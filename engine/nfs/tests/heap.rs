@@ -3,7 +3,7 @@
 //! A program of its own, because it replaces the allocator.
 
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag_state::{FileKey, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
+use stag_state::{FileKey, HostId, HostNumber, HostSite, LockConfig, LockRequest, LockTable, Range};
 use stag_stores::memory::{HEAP_PER_OBJECT, MemoryConfig, MemoryStore, RootAttributes};
 use stag_testing::CountingAllocator;
 use stag_vfs::{
@@ -274,7 +274,7 @@ fn locks_take_what_is_said() {
                     let request = LockRequest {
                         file: FileKey { volume: 1, object: ObjectId { fileid: svid.into(), generation: 1 } },
                         host: HostId {
-                            number: site * 64 + number,
+                            number: HostNumber::Nlm(site * 64 + number),
                             site: HostSite(u128::from(site) + if waits { 100 } else { 0 }),
                         },
                         svid,

@@ -15,7 +15,9 @@ use stag_fabric::sim::{FaultPlan, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::{CallOutConfig, TcpCallOut};
 use stag_nfs::export::Export;
-use stag_nfs::server::{ExportTable, Locking, LockingConfig, TimeOfDay, services_with_locks};
+use stag_nfs::server::{
+    Config4, ExportTable, Locking, LockingConfig, SharedSessions, TimeOfDay, services_with_locks,
+};
 use stag_nfs::state::{KnownHost, Recovered};
 use stag_rpc::{Engine, EngineConfig, Pools};
 use stag_runtime::{Clock, PollMode, Poller, Reactor, ReactorConfig, StopFlag};
@@ -204,7 +206,9 @@ fn engine(rpcbind_port: u16, hosts: Vec<KnownHost>) -> (impl EngineLike, World) 
     let recovered = Recovered { state: 7, had_hosts: !hosts.is_empty(), hosts, journal: None };
     let locking = Locking::new(locking_config, recovered, Box::new(TcpCallOut::new(config_out)));
     let time = TimeOfDay::Offset(Duration::from_secs(1_000_000));
-    let services = services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default());
+    let version4 = (Config4::new(1), SharedSessions::default());
+    let services =
+        services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default(), version4);
     (Engine::new(provider, services, pools, config, 1).unwrap(), world)
 }
 

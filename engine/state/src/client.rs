@@ -9,12 +9,11 @@
 //! and the owner of opens and locks frees them.
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::lease::{Lease, LeaseStage};
-use crate::session::{ChannelLimits, Session, SessionBusy, SessionKey};
+use crate::session::{ChannelLimits, Session, SessionBusy, SessionHolder, SessionKey};
 use crate::stages::{Change, may_change};
 use crate::{HostSite, has_share, price};
 
@@ -101,7 +100,7 @@ impl ClientConfig {
     #[must_use]
     pub const fn client_len(&self) -> u64 {
         price::map_entry(size_of::<(ClientId, ClientRecord)>())
-            + price::map_entry(size_of::<(Rc<[u8]>, Records)>())
+            + price::map_entry(size_of::<(Arc<[u8]>, Records)>())
             + price::map_entry(size_of::<(HostSite, SiteHoldings)>())
             + price::piece(price::COUNTS + size_of::<Lease>() as u64)
             + price::piece(price::COUNTS + self.owner_len_max as u64)
@@ -213,10 +212,19 @@ pub enum DestroyRefused {
     Busy,
 }
 
+/// A client that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedClient {
+    /// Which.
+    pub client: ClientId,
+    /// What it called itself. Its next incarnation may do so already.
+    pub owner: Arc<[u8]>,
+}
+
 /// A client.
 #[derive(Debug)]
 pub struct ClientRecord {
-    owner: Rc<[u8]>,
+    owner: Arc<[u8]>,
     verifier: [u8; 8],
     principal: Principal,
     site: HostSite,
@@ -226,8 +234,6 @@ pub struct ClientRecord {
     last_session: (u32, Result<SessionGrant, SessionFault>),
     sessions: Vec<SessionKey>,
     session_counter: u32,
-    /// It said RECLAIM_COMPLETE.
-    has_reclaimed: bool,
 }
 
 impl ClientRecord {
@@ -245,8 +251,14 @@ impl ClientRecord {
 
     /// Its lease.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
+    pub fn lease(&self) -> &Arc<Lease> {
         &self.lease
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub const fn site(&self) -> HostSite {
+        self.site
     }
 
     /// Its sessions.
@@ -257,8 +269,8 @@ impl ClientRecord {
 
     /// Tells whether it said RECLAIM_COMPLETE.
     #[must_use]
-    pub const fn has_reclaimed(&self) -> bool {
-        self.has_reclaimed
+    pub fn has_reclaimed(&self) -> bool {
+        self.lease.has_reclaimed()
     }
 }
 
@@ -283,14 +295,16 @@ pub struct ClientTable {
     epoch: u32,
     next: u32,
     records: HashMap<ClientId, ClientRecord>,
-    owners: HashMap<Rc<[u8]>, Records>,
+    owners: HashMap<Arc<[u8]>, Records>,
     sites: HashMap<HostSite, SiteHoldings>,
     session_octets: u64,
     /// No lease lapses before this: a full table need not be searched until then.
     no_lapse_before: Duration,
     sessions: HashMap<SessionKey, Arc<Session>>,
+    /// Records that were not confirmed.
+    unconfirmed: usize,
     /// Not fetched yet.
-    ended: VecDeque<ClientId>,
+    ended: VecDeque<EndedClient>,
 }
 
 impl ClientTable {
@@ -307,6 +321,7 @@ impl ClientTable {
             session_octets: 0,
             no_lapse_before: Duration::ZERO,
             sessions: HashMap::new(),
+            unconfirmed: 0,
             ended: VecDeque::new(),
         }
     }
@@ -335,7 +350,7 @@ impl ClientTable {
     }
 
     /// The next client that ended: the caller frees what it held. Each is reported once.
-    pub fn poll_ended(&mut self) -> Option<ClientId> {
+    pub fn poll_ended(&mut self) -> Option<EndedClient> {
         self.ended.pop_front()
     }
 
@@ -359,7 +374,10 @@ impl ClientTable {
             };
         }
         if let Some((id, record)) = confirmed {
-            if record.principal != request.principal {
+            if record.lease.look(now, self.config.lease_term) == LeaseStage::Expired {
+                // What it held is lost, and its sessions take nothing: it starts again.
+                self.end(id);
+            } else if record.principal != request.principal {
                 let is_lapsed = record.lease.look(now, self.config.lease_term) != LeaseStage::Active;
                 let is_used = !record.sessions.is_empty() || has_state(id);
                 if is_used && !is_lapsed {
@@ -381,9 +399,9 @@ impl ClientTable {
     fn add(&mut self, request: &ExchangeRequest<'_>, now: Duration) -> Exchanged {
         let id = ClientId(u64::from(self.epoch) << 32 | u64::from(self.next));
         self.next = self.next.wrapping_add(1).max(1);
-        let owner: Rc<[u8]> = request.owner.into();
+        let owner: Arc<[u8]> = request.owner.into();
         let record = ClientRecord {
-            owner: Rc::clone(&owner),
+            owner: Arc::clone(&owner),
             verifier: request.verifier,
             principal: request.principal,
             site: request.site,
@@ -393,10 +411,10 @@ impl ClientTable {
             last_session: (0, Err(SessionFault::Misordered)),
             sessions: Vec::new(),
             session_counter: 0,
-            has_reclaimed: false,
         };
         let exchanged = record.exchanged(id);
         self.records.insert(id, record);
+        self.unconfirmed += 1;
         self.owners.entry(owner).or_default().unconfirmed = Some(id);
         self.sites.entry(request.site).or_default().clients += 1;
         exchanged
@@ -473,7 +491,7 @@ impl ClientTable {
         self.session_octets += Session::memory_max(&fore);
         record.session_counter += 1;
         let key = SessionKey::new(request.client, record.session_counter);
-        let session = Session::new(key, request.client, Arc::clone(&record.lease), fore, back);
+        let session = Session::new(key, SessionHolder::of(request.client, record), fore, back);
         record.sessions.push(key);
         self.sessions.insert(key, Arc::new(session));
         Ok(SessionGrant { key, sequence_id: request.sequence_id, fore, back })
@@ -487,6 +505,7 @@ impl ClientTable {
         }
         debug_assert!(may_change(&CHANGES, record.stage, ClientStage::Confirmed));
         record.stage = ClientStage::Confirmed;
+        self.unconfirmed -= 1;
         let Some(records) = self.owners.get_mut(&record.owner) else { return };
         let last = records.confirmed.replace(id);
         records.unconfirmed = None;
@@ -521,8 +540,7 @@ impl ClientTable {
 
     /// RECLAIM_COMPLETE. `false`: it was said before, NFS4ERR_COMPLETE_ALREADY (8881-18.51.3-a).
     pub fn reclaim_complete(&mut self, id: ClientId) -> bool {
-        let Some(record) = self.records.get_mut(&id) else { return false };
-        !std::mem::replace(&mut record.has_reclaimed, true)
+        self.records.get(&id).is_some_and(|record| record.lease.reclaim_complete())
     }
 
     /// Ends a client whose lease has lapsed, because others want what it holds. `false`: it is back, or gone already.
@@ -533,6 +551,12 @@ impl ClientTable {
             self.end(id);
         }
         is_lapsed
+    }
+
+    /// Tells whether there are clients that were not confirmed.
+    #[must_use]
+    pub fn has_unconfirmed(&self) -> bool {
+        self.unconfirmed > 0
     }
 
     /// Ends those that were not confirmed within a term.
@@ -571,8 +595,11 @@ impl ClientTable {
         }
         self.release(record.site, 1, octets);
         // One that was not confirmed could not hold anything.
+        if record.stage == ClientStage::Unconfirmed {
+            self.unconfirmed -= 1;
+        }
         if record.stage == ClientStage::Confirmed {
-            self.ended.push_back(id);
+            self.ended.push_back(EndedClient { client: id, owner: record.owner });
         }
     }
 }
@@ -600,6 +627,13 @@ fn affordable(mut fore: ChannelLimits, own: u64, all: u64, max: u64) -> Option<C
         fore.slots /= 2;
     }
     Some(fore)
+}
+
+impl SessionHolder {
+    fn of(client: ClientId, record: &ClientRecord) -> SessionHolder {
+        let (owner, lease) = (Arc::clone(&record.owner), Arc::clone(&record.lease));
+        SessionHolder { client, owner, site: record.site, lease }
+    }
 }
 
 impl ClientRecord {

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::stages::{Change, may_change};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
 /// What a lease is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,13 @@ pub(crate) const CHANGES: [Change<LeaseStage>; 5] = [
 #[error("the lease has expired")]
 pub struct LeaseExpired;
 
-/// The lease of a client.
+/// The lease of a client, and whether it has reclaimed: what each reactor must know of it.
 #[derive(Debug)]
-pub struct Lease(AtomicU64);
+pub struct Lease {
+    word: AtomicU64,
+    /// It said RECLAIM_COMPLETE.
+    has_reclaimed: AtomicBool,
+}
 
 const fn pack(second: u64, stage: LeaseStage) -> u64 {
     second << 2 | stage as u64
@@ -54,12 +58,13 @@ impl Lease {
     /// A lease that begins at `now`, a time since any fixed moment.
     #[must_use]
     pub fn new(now: Duration) -> Lease {
-        Lease(AtomicU64::new(pack(now.as_secs(), LeaseStage::Active)))
+        let word = AtomicU64::new(pack(now.as_secs(), LeaseStage::Active));
+        Lease { word, has_reclaimed: AtomicBool::new(false) }
     }
 
     /// Renews it: any request of the client does. Once a second it writes, else it only reads.
     pub fn renew(&self, now: Duration) -> Result<(), LeaseExpired> {
-        let mut word = self.0.load(Ordering::Acquire);
+        let mut word = self.word.load(Ordering::Acquire);
         loop {
             let (heard, stage) = unpack(word);
             match stage {
@@ -69,7 +74,7 @@ impl Lease {
             }
             debug_assert!(may_change(&CHANGES, stage, LeaseStage::Active));
             let renewed = pack(now.as_secs(), LeaseStage::Active);
-            match self.0.compare_exchange(word, renewed, Ordering::AcqRel, Ordering::Acquire) {
+            match self.word.compare_exchange(word, renewed, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
                 Err(found) => word = found,
             }
@@ -78,13 +83,13 @@ impl Lease {
 
     /// Returns its stage at `now`, with a term of `term`: a lease that was not renewed becomes a courtesy.
     pub fn look(&self, now: Duration, term: Duration) -> LeaseStage {
-        let word = self.0.load(Ordering::Acquire);
+        let word = self.word.load(Ordering::Acquire);
         let (heard, stage) = unpack(word);
         if stage != LeaseStage::Active || now.as_secs().saturating_sub(heard) <= term.as_secs() {
             return stage;
         }
         let lapsed = pack(heard, LeaseStage::Courtesy);
-        match self.0.compare_exchange(word, lapsed, Ordering::AcqRel, Ordering::Acquire) {
+        match self.word.compare_exchange(word, lapsed, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => LeaseStage::Courtesy,
             Err(found) => unpack(found).1,
         }
@@ -96,33 +101,44 @@ impl Lease {
         if self.look(now, term) != LeaseStage::Courtesy {
             return false;
         }
-        let word = self.0.load(Ordering::Acquire);
+        let word = self.word.load(Ordering::Acquire);
         let (heard, stage) = unpack(word);
         let expired = pack(heard, LeaseStage::Expired);
         stage == LeaseStage::Courtesy
-            && self.0.compare_exchange(word, expired, Ordering::AcqRel, Ordering::Acquire).is_ok()
+            && self.word.compare_exchange(word, expired, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
     /// Ends it at once: the client said so. `true` to exactly one.
     pub fn end(&self) -> bool {
-        let mut word = self.0.load(Ordering::Acquire);
+        let mut word = self.word.load(Ordering::Acquire);
         loop {
             let (heard, stage) = unpack(word);
             if stage == LeaseStage::Expired {
                 return false;
             }
             let ended = pack(heard, LeaseStage::Expired);
-            match self.0.compare_exchange(word, ended, Ordering::AcqRel, Ordering::Acquire) {
+            match self.word.compare_exchange(word, ended, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return true,
                 Err(found) => word = found,
             }
         }
     }
 
+    /// Tells whether the client said RECLAIM_COMPLETE.
+    #[must_use]
+    pub fn has_reclaimed(&self) -> bool {
+        self.has_reclaimed.load(Ordering::Acquire)
+    }
+
+    /// The client says RECLAIM_COMPLETE. `false`: it did before.
+    pub(crate) fn reclaim_complete(&self) -> bool {
+        !self.has_reclaimed.swap(true, Ordering::AcqRel)
+    }
+
     /// Returns the time when the client was last heard, to the second.
     #[must_use]
     pub fn heard(&self) -> Duration {
-        Duration::from_secs(unpack(self.0.load(Ordering::Acquire)).0)
+        Duration::from_secs(unpack(self.word.load(Ordering::Acquire)).0)
     }
 }
 

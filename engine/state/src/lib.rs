@@ -1,7 +1,7 @@
 //! What clients hold: pure machines, without I/O, without a clock of their own and without a wire.
 //!
-//! Here are locks on ranges of files, as NLM has them, and shares. The modules are NFS version 4's, each with its stages drawn
-//! in `stages.txt`:
+//! Here are locks on ranges of files, of NLM and of NFS version 4 together, and NLM's shares. The modules are NFS version 4's,
+//! each with its stages drawn in `stages.txt`:
 //!
 //! | module | keeps |
 //! |---|---|
@@ -18,7 +18,7 @@
 //! waiting   [A x 0-3] [C x 0-end]                 in the order in which they came
 //! ```
 //!
-//! An owner is a process of a host. A new lock replaces the owner's own locks in its range: it upgrades, downgrades, joins and
+//! An owner is a process of a host, or a lock owner of a client of version 4: both lock in one table. A new lock replaces the owner's own locks in its range: it upgrades, downgrades, joins and
 //! splits them. Another owner's lock conflicts if the ranges overlap and one of the two is exclusive. Waiting requests are
 //! examined whenever a range is freed, the oldest first, and each is granted as soon as no *held* lock conflicts. (A younger
 //! one may overtake an older one with which it does not conflict: holding it back for fairness would make deadlocks of programs
@@ -52,6 +52,8 @@ use file::{File, Share};
 pub use file::{Held, Waiting};
 pub use range::Range;
 
+use client::ClientId;
+use open::ShareModes;
 use stag_vfs::ObjectId;
 
 /// A file, whichever export it was reached by.
@@ -66,10 +68,30 @@ pub struct FileKey {
 /// A client host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HostId {
-    /// A small number, given out by who knows the hosts.
-    pub number: u32,
+    /// Which.
+    pub number: HostNumber,
     /// Where it is.
     pub site: HostSite,
+}
+
+impl HostId {
+    /// The client of NFS version 4 that it is, if it is one.
+    #[must_use]
+    pub const fn client(&self) -> Option<ClientId> {
+        match self.number {
+            HostNumber::Client(client) => Some(client),
+            HostNumber::Nlm(_) => None,
+        }
+    }
+}
+
+/// Names a host. Each protocol has names of its own, and all of them lock the same files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HostNumber {
+    /// A host of NLM: a small number, given out by who knows the hosts.
+    Nlm(u32),
+    /// A client of NFS version 4.
+    Client(ClientId),
 }
 
 /// Where hosts are, in a way that they cannot make up: an address. What the number means is the business of who knows the
@@ -77,12 +99,12 @@ pub struct HostId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct HostSite(pub u128);
 
-/// A process of a host.
+/// A process of a host, or a lock owner of a client of NFS version 4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// Its host.
     pub host: HostId,
-    /// What tells it apart from other processes.
+    /// What tells it apart from other processes; 0 for a lock owner of version 4.
     pub svid: u32,
     /// What tells it apart besides.
     pub handle: Box<[u8]>,
@@ -286,6 +308,20 @@ impl<W> LockTable<W> {
     #[must_use]
     pub fn test(&self, request: &LockRequest<'_>) -> Option<&Held> {
         self.files.get(&request.file)?.conflict(request)
+    }
+
+    /// Whether the owner of a request has any lock on its file, wherever.
+    #[must_use]
+    pub fn holds(&self, request: &LockRequest<'_>) -> bool {
+        self.held(request.file).iter().any(|held| request.is_by(&held.owner))
+    }
+
+    /// What all shares of a file together have and deny: for opens of NFS version 4.
+    #[must_use]
+    pub fn share_modes(&self, file: FileKey) -> ShareModes {
+        let shares = self.files.get(&file).map(|file| &file.shares[..]).unwrap_or_default();
+        let modes = |share: &Share| ShareModes { access: share.access as u8 & 3, deny: share.deny as u8 & 3 };
+        shares.iter().map(modes).fold(ShareModes::default(), ShareModes::union)
     }
 
     /// Takes a lock, or changes what the owner has there. A request of the same owner for the same that waits

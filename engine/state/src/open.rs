@@ -41,7 +41,7 @@ impl ShareModes {
         self.access & other.deny != 0 || self.deny & other.access != 0
     }
 
-    const fn union(self, other: ShareModes) -> ShareModes {
+    pub(crate) const fn union(self, other: ShareModes) -> ShareModes {
         ShareModes { access: self.access | other.access, deny: self.deny | other.deny }
     }
 
@@ -127,9 +127,6 @@ pub enum OpenFault {
     /// NFS4ERR_INVAL: OPEN_DOWNGRADE to modes that no OPEN of it asked for (8881-18.18.3-a).
     #[error("no opens have these modes together")]
     NotOpened,
-    /// NFS4ERR_LOCKS_HELD: CLOSE while the file is locked through this open (8881-9.8-a).
-    #[error("the file is locked through this open")]
-    LocksHeld,
 }
 
 /// An open that was made or extended.
@@ -217,6 +214,14 @@ impl OpenTable {
         opens.iter().filter_map(|open| self.modes(*open)).fold(ShareModes::default(), ShareModes::union)
     }
 
+    /// Returns the client of an open of a file that excludes `modes`, of the oldest if there are several.
+    #[must_use]
+    pub fn conflict(&self, file: FileKey, modes: ShareModes) -> Option<ClientId> {
+        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
+        let found = opens.iter().find(|open| self.modes(**open).is_some_and(|other| modes.conflicts(&other)));
+        found.map(|open| self.states.client(*open))
+    }
+
     /// Returns what an open has and denies; of a lock owner's state, that of its open.
     #[must_use]
     pub fn modes(&self, index: StateIndex) -> Option<ShareModes> {
@@ -233,11 +238,8 @@ impl OpenTable {
             return Err(OpenRefused::Conflict(None));
         }
         // All opens count, those of the same owner too (RFC 8881 section 9.7).
-        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
-        let conflict =
-            opens.iter().find(|open| self.modes(**open).is_some_and(|other| modes.conflicts(&other)));
-        if let Some(open) = conflict {
-            return Err(OpenRefused::Conflict(Some(self.states.client(*open))));
+        if let Some(client) = self.conflict(file, modes) {
+            return Err(OpenRefused::Conflict(Some(client)));
         }
         let owner: Rc<[u8]> = request.owner.into();
         let key = (client, file, Rc::clone(&owner));
@@ -250,7 +252,7 @@ impl OpenTable {
             }
             return Ok(OpenGrant { token: self.states.advance(open), is_upgrade: true });
         }
-        if opens.len() >= self.config.file_opens_max as usize {
+        if self.files.get(&file).map_or(0, Vec::len) >= self.config.file_opens_max as usize {
             return Err(NoStateRoom.into());
         }
         let open = self.add(client, file, StateKind::Open, &owner)?;
@@ -290,20 +292,18 @@ impl OpenTable {
         Ok(self.states.advance(open))
     }
 
-    /// CLOSE. `is_locked` tells whether a lock owner's state still has locks. Lock owners' states of the open end with it.
+    /// CLOSE. Lock owners' states of the open end with it: `unlock` frees the locks of each (8881-9.8-a).
     pub fn close(
         &mut self,
         token: &StateToken,
         client: ClientId,
         file: FileKey,
         slots: u32,
-        is_locked: impl Fn(StateIndex) -> bool,
+        mut unlock: impl FnMut(&[u8]),
     ) -> Result<(), OpenFault> {
         let open = self.states.find(token, client, Some(file), &[StateKind::Open], slots)?;
-        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(&open)
-            && lockers.iter().any(|locker| is_locked(*locker))
-        {
-            return Err(OpenFault::LocksHeld);
+        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(&open) {
+            lockers.iter().filter_map(|locker| self.holders.get(locker)).for_each(|it| unlock(&it.owner));
         }
         self.remove(open);
         Ok(())
@@ -328,6 +328,12 @@ impl OpenTable {
             lockers.push(locker);
         }
         Ok(locker)
+    }
+
+    /// Returns the name of the owner of an open, or of a lock owner's state.
+    #[must_use]
+    pub fn owner(&self, index: StateIndex) -> Option<&Rc<[u8]>> {
+        self.holders.get(&index).map(|holder| &holder.owner)
     }
 
     /// Returns the state ids, to find and name states.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::HostSite;
 use crate::client::ClientId;
 use crate::lease::Lease;
 use crate::price;
@@ -86,12 +87,21 @@ const LIVE: u32 = 0;
 /// It takes none.
 const DEAD: u32 = 1;
 
+/// Whose a session is.
+#[derive(Debug)]
+pub(crate) struct SessionHolder {
+    pub(crate) client: ClientId,
+    /// What the client calls itself.
+    pub(crate) owner: Arc<[u8]>,
+    pub(crate) site: HostSite,
+    pub(crate) lease: Arc<Lease>,
+}
+
 /// A session. All reactors share it.
 #[derive(Debug)]
 pub struct Session {
     key: SessionKey,
-    client: ClientId,
-    lease: Arc<Lease>,
+    holder: SessionHolder,
     fore: ChannelLimits,
     back: ChannelLimits,
     slots: SlotTable,
@@ -101,13 +111,12 @@ pub struct Session {
 impl Session {
     pub(crate) fn new(
         key: SessionKey,
-        client: ClientId,
-        lease: Arc<Lease>,
+        holder: SessionHolder,
         fore: ChannelLimits,
         back: ChannelLimits,
     ) -> Session {
         let slots = SlotTable::new(fore.slots, fore.response_kept_max);
-        Session { key, client, lease, fore, back, slots, life: AtomicU32::new(LIVE) }
+        Session { key, holder, fore, back, slots, life: AtomicU32::new(LIVE) }
     }
 
     /// Octets of the heap that a session takes at most, with all replies that it may keep.
@@ -129,13 +138,25 @@ impl Session {
     /// Its client.
     #[must_use]
     pub const fn client(&self) -> ClientId {
-        self.client
+        self.holder.client
+    }
+
+    /// What its client calls itself (co_ownerid).
+    #[must_use]
+    pub const fn owner(&self) -> &Arc<[u8]> {
+        &self.holder.owner
     }
 
     /// The client's lease.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
-        &self.lease
+    pub const fn lease(&self) -> &Arc<Lease> {
+        &self.holder.lease
+    }
+
+    /// Where the client is, as its locks are counted.
+    #[must_use]
+    pub const fn site(&self) -> HostSite {
+        self.holder.site
     }
 
     /// Limits of the client's requests.
@@ -162,7 +183,7 @@ impl Session {
             return Err(SessionRefused::NoSession);
         }
         // A lease that has expired took all state with it.
-        self.lease.renew(now).map_err(|_| SessionRefused::NoSession)?;
+        self.holder.lease.renew(now).map_err(|_| SessionRefused::NoSession)?;
         Ok(self.slots.sequence(request)?)
     }
 

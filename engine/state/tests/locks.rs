@@ -2,7 +2,11 @@
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use stag_state::{Counts, FileKey, HostId, HostSite, LockConfig, LockRefused, LockRequest, LockTable, Range};
+use stag_state::client::ClientId;
+use stag_state::open::ShareModes;
+use stag_state::{
+    Counts, FileKey, HostId, HostNumber, HostSite, LockConfig, LockRefused, LockRequest, LockTable, Range,
+};
 use stag_vfs::ObjectId;
 
 /// Octets of the model; the last stands for all from there to the end.
@@ -33,7 +37,7 @@ enum Step {
 
 /// A host at an address of its own.
 fn host(number: u32) -> HostId {
-    HostId { number, site: HostSite(number.into()) }
+    HostId { number: HostNumber::Nlm(number), site: HostSite(number.into()) }
 }
 
 fn file(index: usize) -> FileKey {
@@ -275,7 +279,7 @@ fn one_host_cannot_take_all_the_room() {
 /// One address makes up hosts: together they get no more of anything than they leave to others.
 #[test]
 fn one_site_cannot_take_all_the_room() {
-    let at = |site: u128| move |number: u32| HostId { number, site: HostSite(site) };
+    let at = |site: u128| move |number: u32| HostId { number: HostNumber::Nlm(number), site: HostSite(site) };
     let (here, there) = (at(1), at(2));
     let small = LockConfig { locks_max: 31, ..LockConfig::default() };
     let mut table: LockTable<u32> = LockTable::new(small);
@@ -334,4 +338,44 @@ fn shares_deny_others_and_not_their_owner() {
     assert_eq!(table.share(&theirs, READ, WRITE), Ok(()));
     table.free_host(theirs.host);
     assert_eq!(table.counts(), Counts::default());
+}
+
+/// A process of an NLM host and a lock owner of an NFSv4 client are different owners in one table, whatever their numbers.
+#[test]
+fn owners_of_both_protocols_exclude_each_other() {
+    let mut table: LockTable<()> = LockTable::new(LockConfig::default());
+    let site = HostSite(1);
+    let nlm = HostId { number: HostNumber::Nlm(7), site };
+    let client = HostId { number: HostNumber::Client(ClientId(7)), site };
+    let range = Range::new(0, 10).unwrap();
+    let request = |host| LockRequest { file: file(0), host, svid: 0, handle: b"o", range, exclusive: true };
+    table.lock(&request(client)).unwrap();
+    assert_eq!(table.lock(&request(nlm)), Err(LockRefused::Conflict));
+    assert_eq!(table.test(&request(nlm)).unwrap().owner.host.client(), Some(ClientId(7)));
+    assert!(table.holds(&request(client)) && !table.holds(&request(nlm)));
+    table.wait(&request(nlm), ()).unwrap();
+    table.free_host(client);
+    assert_eq!(table.poll_granted().unwrap().request.owner.host, nlm, "a client that ends makes way");
+    assert_eq!(table.test(&request(client)).unwrap().owner.host.client(), None);
+}
+
+/// What opens of NFSv4 must respect: all shares of a file together.
+#[test]
+fn shares_of_a_file_are_told_together() {
+    let mut table: LockTable<()> = LockTable::new(LockConfig::default());
+    let range = Range::new(0, 0).unwrap();
+    let request = |number| LockRequest {
+        file: file(0),
+        host: host(number),
+        svid: 0,
+        handle: b"o",
+        range,
+        exclusive: false,
+    };
+    table.share(&request(0), 0, 1).unwrap();
+    table.share(&request(1), 2, 1).unwrap();
+    assert_eq!(table.share_modes(file(0)), ShareModes { access: 1, deny: 2 });
+    assert_eq!(table.share_modes(file(1)), ShareModes::default());
+    table.unshare(&request(1));
+    assert_eq!(table.share_modes(file(0)), ShareModes { access: 1, deny: 0 });
 }

@@ -291,6 +291,9 @@ pub struct Capabilities {
     pub keeps_verifiers: bool,
     /// Each reactor of a group has a store of the same files.
     pub is_at_every_reactor: bool,
+    /// Files change by steps of this store only, and each change raises [`ObjectStat::change`]. So its values around a step that
+    /// is done at once tell what that step did. Else it is a time, which may stand still, and others may change files as well.
+    pub counts_changes: bool,
 }
 
 /// What a store is. It never changes.

@@ -144,8 +144,9 @@ pub enum CreateMode {
     Unchecked(Update),
     /// The name must be free.
     Guarded(Update),
-    /// The name must be free, unless the file was made with the same verifier and is as it was made.
-    Exclusive(StoreVerifier),
+    /// The name must be free, unless the file was made with the same verifier and is as it was made. A new file has these
+    /// attributes; the times may keep the verifier.
+    Exclusive(StoreVerifier, Update),
 }
 
 /// How safe written data is.

@@ -224,7 +224,7 @@ impl<S: Store + ?Sized> Volume<S> {
                     Progress::Later(ticket) => Ok(Progress::Later(ticket)),
                 };
             }
-            (CreateMode::Exclusive(verifier), Some(seen)) => {
+            (CreateMode::Exclusive(verifier, _), Some(seen)) => {
                 let is_same = seen.kind == ObjectKind::Regular && self.store.is_made_by(&seen, verifier)?;
                 if !is_same {
                     return Err(FsError::Exists.into());
@@ -235,12 +235,12 @@ impl<S: Store + ?Sized> Volume<S> {
             }
             (CreateMode::Guarded(_), Some(_)) => return Err(FsError::Exists.into()),
             (CreateMode::Unchecked(set) | CreateMode::Guarded(set), None) => (set, None),
-            (CreateMode::Exclusive(verifier), None) if self.profile.can.keeps_verifiers => {
-                (Update::default(), Some(verifier))
+            (CreateMode::Exclusive(verifier, set), None) if self.profile.can.keeps_verifiers => {
+                (set, Some(verifier))
             }
-            (CreateMode::Exclusive(verifier), None) => {
+            (CreateMode::Exclusive(verifier, set), None) => {
                 let [atime, mtime] = policy::verifier_times(verifier).map(TimeUpdate::To);
-                (Update { atime, mtime, ..Update::default() }, None)
+                (Update { atime, mtime, ..set }, None)
             }
         };
         self.make(user, at, NewObject::File(verifier), &set, now)

@@ -21,6 +21,7 @@ mod nsm;
 mod rerun;
 mod rpcbind;
 mod transfer;
+mod v4;
 mod waiting;
 mod words;
 
@@ -51,6 +52,7 @@ pub use nfsacl::Nfsacl;
 pub use nlm::Nlm;
 pub use nsm::Nsm;
 pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
+pub use v4::{Config4, Nfs4, SharedSessions};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]
@@ -112,6 +114,8 @@ pub struct ExportTable<S: Store + ?Sized> {
     order: Vec<String>,
     /// Where locks on files of directories are kept; `None`: here.
     locks_at: Option<ReactorId>,
+    /// Whether NFS version 3 and NFSACL are served.
+    has_version_3: bool,
     handles: VerifiedHandles,
     /// For results that have to be in registered memory and are not.
     pool: Pool,
@@ -143,6 +147,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             elsewhere: Vec::new(),
             order: Vec::new(),
             locks_at: None,
+            has_version_3: true,
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
@@ -190,6 +195,17 @@ impl<S: Store + ?Sized> ExportTable<S> {
     pub fn listed_in_order(mut self, paths: Vec<String>) -> ExportTable<S> {
         self.order = paths;
         self
+    }
+
+    /// The same exports, served by NFS version 3 and NFSACL or not.
+    #[must_use]
+    pub fn serving_version_3(self, has_version_3: bool) -> ExportTable<S> {
+        ExportTable { has_version_3, ..self }
+    }
+
+    /// The lowest and the highest version of a service that has only `version`; a range without any if it is not served.
+    fn versions(is_served: bool, version: u32) -> (u32, u32) {
+        if is_served { (version, version) } else { (u32::MAX, 0) }
     }
 
     /// The exports with their stores.
@@ -442,16 +458,17 @@ pub fn services<S: Store + ?Sized>(
 }
 
 /// What [`services_with_locks`] makes.
-pub type ServicesWithLocks<S> = (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind);
+pub type ServicesWithLocks<S> = (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind, Nfs4<S>);
 
-/// Makes all that a client of the exports may look for: NFS, MOUNT and NFSACL; NLM and NSM, which share `locking`; and
-/// an rpcbind that tells what is in `registry` (8267-5.1-a).
+/// Makes all that a client of the exports may look for: NFS of versions 3 and 4, MOUNT and NFSACL; NLM and NSM, which share
+/// `locking`; and an rpcbind that tells what is in `registry` (8267-5.1-a). `sessions` are those of all reactors.
 #[must_use]
 pub fn services_with_locks<S: Store + ?Sized>(
     exports: ExportTable<S>,
     time: TimeOfDay,
     locking: SharedLocking,
     registry: Registry,
+    (version4, sessions): (Config4, SharedSessions),
 ) -> ServicesWithLocks<S> {
     let restarts_at = exports.home_of_restarts();
     let exports = Rc::new(RefCell::new(exports));
@@ -459,9 +476,10 @@ pub fn services_with_locks<S: Store + ?Sized>(
         Nfs::new(exports.clone(), time.clone()),
         Mount::new(exports.clone()),
         Nfsacl::new(exports.clone(), time.clone()),
-        Nlm::new(exports, locking.clone()),
-        Nsm::new(locking, restarts_at),
-        Rpcbind::new(registry, time),
+        Nlm::new(exports.clone(), locking.clone()),
+        Nsm::new(locking.clone(), restarts_at),
+        Rpcbind::new(registry, time.clone()),
+        Nfs4::new(exports, time, version4, sessions, locking),
     )
 }
 

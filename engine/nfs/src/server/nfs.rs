@@ -42,6 +42,7 @@ pub(super) const PIECES_MAX: usize = TRANSFER_LEN_MAX as usize / 4096 + 1;
 pub struct Nfs<S: Store + ?Sized> {
     exports: SharedExports<S>,
     time: TimeOfDay,
+    versions: (u32, u32),
     /// For the data of the Call in hand. Allocated once.
     pub(super) pieces: Vec<Shared>,
 }
@@ -70,7 +71,8 @@ static BOUND: [Bound; Procedure::COUNT] = {
 
 impl<S: Store + ?Sized> Nfs<S> {
     pub(super) fn new(exports: SharedExports<S>, time: TimeOfDay) -> Nfs<S> {
-        Nfs { exports, time, pieces: Vec::with_capacity(PIECES_MAX) }
+        let versions = ExportTable::<S>::versions(exports.borrow().has_version_3, nfs3::VERSION);
+        Nfs { exports, time, versions, pieces: Vec::with_capacity(PIECES_MAX) }
     }
 
     /// What is served.
@@ -86,7 +88,7 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     }
 
     fn versions(&self) -> (u32, u32) {
-        (nfs3::VERSION, nfs3::VERSION)
+        self.versions
     }
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {

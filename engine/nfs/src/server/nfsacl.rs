@@ -46,7 +46,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
     }
 
     fn versions(&self) -> (u32, u32) {
-        (nfsacl::VERSION, nfsacl::VERSION)
+        ExportTable::<S>::versions(self.exports.borrow().has_version_3, nfsacl::VERSION)
     }
 
     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Bound> {

@@ -17,6 +17,7 @@ use stag_wire::xdr::Encode;
 use super::locking::{Client, Ends, Locking, range};
 use super::{CallContext, ExportTable, SharedExports, SharedLocking, decode};
 use crate::callout::arguments as encoded;
+use stag_state::open::ShareModes;
 use stag_state::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
 use stag_vfs::Store;
 
@@ -287,12 +288,12 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     }
 
     fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<stag_state::Held>, Status> {
-        if self.locking.enter_grace(self.now) {
+        if self.locking.is_grace(self.now) {
             return Err(Status::DeniedGracePeriod);
         }
         let file = self.file(arguments.lock.file, Some(arguments.exclusive))?;
         let request = self.request(&arguments.lock, arguments.exclusive, file)?;
-        Ok(self.locking.table.test(&request).cloned())
+        Ok(self.locking.conflict(&request, self.now).cloned())
     }
 
     fn lock<'l>(&mut self, arguments: &LockArguments<'l>, is_monitored: bool) -> Results<'l> {
@@ -312,7 +313,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
         let host = self.locking.host(&client, state).ok_or_else(|| self.no_room())?;
         let (svid, handle) = (lock.svid, lock.owner.0);
         let request = LockRequest { file, host, svid, handle, range, exclusive: *exclusive };
-        match self.locking.table.lock(&request) {
+        match self.locking.lock(&request, self.now) {
             Ok(()) => {
                 self.locking.statistics.locks += 1;
                 self.locking.acknowledge(&request);
@@ -338,7 +339,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     /// In the grace period only locks of before are given; outside of it, it is unknown whether the lock
     /// still existed.
     fn check_grace(&mut self, reclaim: bool) -> Result<(), Status> {
-        let is_grace = self.locking.enter_grace(self.now);
+        let is_grace = self.locking.is_grace(self.now);
         let is_late = reclaim && !is_grace && self.locking.has_grace();
         if is_grace != reclaim && (is_grace || is_late) { Err(Status::DeniedGracePeriod) } else { Ok(()) }
     }
@@ -407,7 +408,8 @@ impl<S: Store + ?Sized> Desk<'_, S> {
             self.locking.table.unshare(&request);
             return Ok(());
         }
-        match self.locking.table.share(&request, share.mode.number(), share.access.number()) {
+        let modes = ShareModes { access: share.access.number() as u8, deny: share.mode.number() as u8 };
+        match self.locking.share(&request, modes, self.now) {
             Ok(()) => {
                 self.locking.note(host);
                 Ok(())

@@ -12,7 +12,7 @@ use stag_wire::rpcbind::{
     self, Binding, Mapping, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, encode_bindings,
     encode_mappings, netid, protocol,
 };
-use stag_wire::{mount3, nfs3, nfsacl, nlm4, nsm};
+use stag_wire::{mount3, nfs3, nfs4, nfsacl, nlm4, nsm};
 
 use super::{TimeOfDay, decode};
 
@@ -56,7 +56,8 @@ pub fn programs_at(address: SocketAddr, over_rdma: bool) -> Vec<Registered> {
         (false, true) => netid::TCP,
         (false, false) => netid::TCP6,
     };
-    let files = [(nfs3::PROGRAM, nfs3::VERSION), (nfsacl::PROGRAM, nfsacl::VERSION)];
+    let files =
+        [(nfs3::PROGRAM, nfs3::VERSION), (nfs4::PROGRAM, nfs4::VERSION), (nfsacl::PROGRAM, nfsacl::VERSION)];
     let others = [
         (mount3::PROGRAM, mount3::VERSION),
         (nlm4::PROGRAM, nlm4::VERSION),

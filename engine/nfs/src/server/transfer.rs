@@ -412,7 +412,7 @@ pub(super) fn locate_data(arguments: &mut Reader<'_>) -> Result<u32, XdrError> {
 /// Takes the first `len` octets out of where they were placed; what follows is roundup. `None` if there was no
 /// memory for them.
 #[inline]
-fn take_placed(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Option<()> {
+pub(super) fn take_placed(placed: &mut Placed, len: u32, pieces: &mut Vec<Shared>) -> Option<()> {
     // In one piece, as most data is.
     if placed.pieces.len() == 1
         && let Some(mut buf) = placed.pieces.pop()

@@ -22,6 +22,7 @@ use stag_wire::nfsacl::{SetaclOk, SetaclReply};
 use super::nfs::{Answer, Created, Found};
 use super::rerun::{Again, Answered};
 use super::transfer::{self, Transfer};
+use super::v4::SuspendedCompound;
 use super::words::failure;
 use super::{ExportTable, ResolvedHandle};
 
@@ -31,6 +32,7 @@ pub(super) enum Program {
     Nfs,
     Nfsacl,
     Mount,
+    Nfs4,
 }
 
 /// What a Call waits for.
@@ -70,6 +72,8 @@ pub(super) enum Pending {
     Transfer(Transfer),
     /// All is done, and these are the results; but they may not be known before they are on stable storage.
     Changed(Changed),
+    /// A COMPOUND of version 4, which goes on.
+    Compound(Box<SuspendedCompound>),
 }
 
 /// How far a procedure is that changes names or attributes.
@@ -276,13 +280,40 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 Some((other, ..)) if other != program => return None,
                 Some((_, _, Pending::Again(_) | Pending::Acting(_))) => self.advance(time),
                 Some((_, token, _)) => return Some(token),
-                None => {
-                    // Its Call was told to try again: the store keeps the answer.
-                    self.waiting.ready = None;
-                    let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
-                }
+                None => self.drop_ready(ready),
             }
         }
+    }
+
+    /// The next COMPOUND whose store is done, with what it waited for.
+    pub(super) fn take_compound(
+        &mut self,
+        now: Duration,
+    ) -> Option<(WaitsFor, Token, Box<SuspendedCompound>)> {
+        loop {
+            if self.waiting.ready.is_none() {
+                self.ask_stores(now);
+            }
+            let ready = self.waiting.ready?;
+            match self.waiting.at(ready).map(|waiter| waiter.program) {
+                Some(Program::Nfs4) => {}
+                Some(_) => return None,
+                None => {
+                    self.drop_ready(ready);
+                    continue;
+                }
+            }
+            let (ready, PendingCall { token, pending, .. }) = self.waiting.take_ready()?;
+            if let Pending::Compound(suspended) = pending {
+                return Some((ready, token, suspended));
+            }
+        }
+    }
+
+    /// Drops what a store has for a Call that was told to try again.
+    fn drop_ready(&mut self, ready: WaitsFor) {
+        self.waiting.ready = None;
+        let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
     }
 
     /// Goes on with the Call that its store told of, as far as it gets.
@@ -331,7 +362,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 let committed = self.shares[ready.share].1.store_mut().finish(ready.ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
-            Pending::Again(_) | Pending::Acting(_) => reply.system_error(),
+            Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) => reply.system_error(),
         }
     }
 

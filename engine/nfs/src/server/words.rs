@@ -114,11 +114,11 @@ pub(super) const fn update(set: &SetAttributes) -> Update {
 }
 
 /// How a file is made.
-pub(super) const fn create_mode(how: &CreateHow) -> CreateMode {
+pub(super) fn create_mode(how: &CreateHow) -> CreateMode {
     match how {
         CreateHow::Unchecked(set) => CreateMode::Unchecked(update(set)),
         CreateHow::Guarded(set) => CreateMode::Guarded(update(set)),
-        CreateHow::Exclusive(verifier) => CreateMode::Exclusive(*verifier),
+        CreateHow::Exclusive(verifier) => CreateMode::Exclusive(*verifier, Update::default()),
     }
 }
 

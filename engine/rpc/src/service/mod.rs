@@ -214,7 +214,7 @@ pub enum Lookup {
 /// Procedure 0 of every program.
 pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
-/// Several services, known at compile time: `()`, one [`Service`], a tuple of up to six, or an `Option` of these.
+/// Several services, known at compile time: `()`, one [`Service`], a tuple of up to seven, or an `Option` of these.
 pub trait Services {
     /// Finds who serves a procedure. The first service with that program and version wins.
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
@@ -436,6 +436,7 @@ services!(A 0, B 1, C 2);
 services!(A 0, B 1, C 2, D 3);
 services!(A 0, B 1, C 2, D 3, E 4);
 services!(A 0, B 1, C 2, D 3, E 4, F 5);
+services!(A 0, B 1, C 2, D 3, E 4, F 5, G 6);
 
 #[cfg(test)]
 mod tests {

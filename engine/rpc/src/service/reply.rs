@@ -129,7 +129,18 @@ impl Reply<'_> {
     /// the payload.
     #[inline(always)]
     fn write_room(&self, len: u32) -> Option<u64> {
-        let index = self.draft.items.len();
+        self.write_room_at(self.draft.items.len(), len)
+    }
+
+    /// Octets that there is room for beside the payload, for the eligible result of this number, counted from 0: its Write chunk.
+    /// `None`: it has to be in the payload, as all behind it. An item that is longer than its room fails the Call.
+    #[must_use]
+    pub fn item_place(&self, index: usize) -> Option<u64> {
+        self.write_room_at(index, u32::MAX)
+    }
+
+    #[inline(always)]
+    fn write_room_at(&self, index: usize, len: u32) -> Option<u64> {
         match self.frame.room {
             _ if index >= usize::from(self.eligible) => None,
             Room::Chunks(call) | Room::Base(call, _) => call.write_room(index),
@@ -444,6 +455,17 @@ impl Reply<'_> {
     #[must_use]
     pub fn long_room(&self) -> usize {
         self.long_len_max().min(self.affordable_len())
+    }
+
+    /// Octets that the payload of this Reply may have, RPC's header included and eligible results that go by chunk not:
+    /// inline or beside the Send, whichever has more. There may be no memory for as many.
+    #[must_use]
+    pub fn payload_room(&self) -> usize {
+        let inline = match &self.frame.space {
+            Some(space) => self.frame.inline_len_max - space.header_len,
+            None => self.frame.inline_len_max.saturating_sub(self.draft.header_len),
+        };
+        inline.max(self.long_len_max())
     }
 
     /// Octets that results should have at most that are copied to memory of the client's part.

@@ -416,6 +416,7 @@ impl Store for MemoryStore {
                 admits_transfers: true,
                 keeps_lists: true,
                 keeps_verifiers: true,
+                counts_changes: true,
                 ..Capabilities::default()
             },
         }

@@ -99,13 +99,13 @@ fn each_procedure_syncs_what_it_changed() {
 #[test]
 fn an_exclusive_create_keeps_its_verifier_and_is_synced_again_when_repeated() {
     let (mut store, steps, _scratch) = stepped(true);
-    let (root, how) = (store.root(), CreateMode::Exclusive(*b"verifier"));
+    let (root, how) = (store.root(), CreateMode::Exclusive(*b"verifier", Update::default()));
     let file = store.create(&ROOT, root, b"f", &how, NOW).unwrap();
     // The Reply was lost, or is not sent yet.
     assert_eq!(settle(&mut store, &steps), both(root, file));
     assert_eq!(store.create(&ROOT, root, b"f", &how, NOW), Ok(file));
     assert_eq!(settle(&mut store, &steps), both(root, file));
-    let other = CreateMode::Exclusive(*b"another1");
+    let other = CreateMode::Exclusive(*b"another1", Update::default());
     assert_eq!(store.create(&ROOT, root, b"f", &other, NOW), Err(FsError::Exists));
     assert_eq!(store.commit_changes(), Progress::Done(()));
 }

@@ -220,13 +220,19 @@ fn a_directory_is_not_moved_too_deep() {
 fn exclusive_create_knows_a_retransmission() {
     Lab::each(64, |lab| {
         let root = lab.root();
-        let made = lab.create(&ROOT, root, "f", &CreateMode::Exclusive([1; 8])).unwrap();
-        assert_eq!(lab.create(&ROOT, root, "f", &CreateMode::Exclusive([1; 8])), Ok(made));
-        assert_eq!(lab.create(&ROOT, root, "f", &CreateMode::Exclusive([2; 8])), Err(FsError::Exists));
+        let made = lab.create(&ROOT, root, "f", &CreateMode::Exclusive([1; 8], Update::default())).unwrap();
+        assert_eq!(lab.create(&ROOT, root, "f", &CreateMode::Exclusive([1; 8], Update::default())), Ok(made));
+        assert_eq!(
+            lab.create(&ROOT, root, "f", &CreateMode::Exclusive([2; 8], Update::default())),
+            Err(FsError::Exists)
+        );
         assert_eq!(lab.create(&ROOT, root, "f", &CreateMode::Guarded(NONE)), Err(FsError::Exists));
         assert_eq!(lab.create(&ROOT, root, "f", &CreateMode::Unchecked(NONE)), Ok(made));
         let other = lab.file("g");
-        assert_eq!(lab.create(&ROOT, root, "g", &CreateMode::Exclusive([0; 8])), Err(FsError::Exists));
+        assert_eq!(
+            lab.create(&ROOT, root, "g", &CreateMode::Exclusive([0; 8], Update::default())),
+            Err(FsError::Exists)
+        );
         lab.mkdir(&ROOT, root, "d", 0o755).unwrap();
         assert_eq!(lab.create(&ROOT, root, "d", &CreateMode::Unchecked(NONE)), Err(FsError::Exists));
         // UNCHECKED on an existing file sets only the size.
@@ -250,7 +256,7 @@ type Disturb = fn(&mut Lab, &str);
 fn the_first_change_ends_an_exclusive_create() {
     Lab::each(64, |lab| {
         let root = lab.root();
-        let how = CreateMode::Exclusive([1; 8]);
+        let how = CreateMode::Exclusive([1; 8], Update::default());
         let changes: [(&str, Change); 3] = [
             ("SETATTR", |lab, file| {
                 let time = TimeUpdate::Now;
@@ -271,7 +277,7 @@ fn the_first_change_ends_an_exclusive_create() {
     });
     // A file that got the name in another way was not made under it.
     let mut lab = Lab::new(64);
-    let (root, how) = (lab.root(), CreateMode::Exclusive([1; 8]));
+    let (root, how) = (lab.root(), CreateMode::Exclusive([1; 8], Update::default()));
     let made = lab.create(&ROOT, root, "draft", &how).unwrap();
     lab.rename(&ROOT, (root, "draft"), (root, "f")).unwrap();
     assert_eq!(lab.create(&ROOT, root, "f", &how), Err(FsError::Exists));

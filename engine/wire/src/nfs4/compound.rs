@@ -58,6 +58,12 @@ impl<'a, I: OperationItem<'a>> Operations<'a, I> {
         Ok(Operations { left, reader, item: PhantomData })
     }
 
+    /// Goes on where an earlier reader stopped: `left` operations are at `reader`.
+    #[must_use]
+    pub const fn resume(left: u32, reader: Reader<'a>) -> Self {
+        Operations { left, reader, item: PhantomData }
+    }
+
     /// Returns how many were not read yet.
     #[inline]
     #[must_use]

@@ -80,8 +80,7 @@ pub struct DirectoryWriter<'w, 'b> {
 const LIST_END_LEN: usize = 4 + 4;
 
 impl<'w, 'b> DirectoryWriter<'w, 'b> {
-    /// Starts successful results, status included. `maxcount` bounds the length of READDIR4resok; `dircount` that of names and
-    /// cookies in it, 0 means no bound (8881-18.23.3).
+    /// Starts successful results, status included; else as [`DirectoryWriter::begin_fields`].
     pub fn begin(
         writer: &'w mut Writer<'b>,
         verifier: Verifier4,
@@ -89,6 +88,17 @@ impl<'w, 'b> DirectoryWriter<'w, 'b> {
         maxcount: u32,
     ) -> Result<DirectoryWriter<'w, 'b>, Overflow> {
         writer.value(&Status4::Ok)?;
+        DirectoryWriter::begin_fields(writer, verifier, dircount, maxcount)
+    }
+
+    /// Starts READDIR4resok. `maxcount` bounds its length; `dircount` that of names and cookies in it, 0 means no bound
+    /// (8881-18.23.3).
+    pub fn begin_fields(
+        writer: &'w mut Writer<'b>,
+        verifier: Verifier4,
+        dircount: u32,
+        maxcount: u32,
+    ) -> Result<DirectoryWriter<'w, 'b>, Overflow> {
         let end = writer.position().saturating_add(maxcount as usize);
         writer.value(&verifier)?;
         if writer.remaining() < LIST_END_LEN {

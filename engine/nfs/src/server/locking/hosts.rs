@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use stag_fabric::Peer;
 
-use stag_state::{HostId, HostSite};
+use stag_state::{HostId, HostNumber, HostSite};
 
 /// Where a host is: names can be made up, this cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,11 +100,11 @@ impl Hosts {
     }
 
     pub(super) fn get(&self, id: HostId) -> Option<&Host> {
-        self.list.get(id.number as usize)
+        self.list.get(place_of(id)?)
     }
 
     pub(super) fn get_mut(&mut self, id: HostId) -> Option<&mut Host> {
-        self.list.get_mut(id.number as usize)
+        self.list.get_mut(place_of(id)?)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Host> {
@@ -118,7 +118,7 @@ impl Hosts {
     }
 
     fn id(&self, index: usize) -> HostId {
-        HostId { number: index as u32, site: self.list[index].place.site() }
+        HostId { number: HostNumber::Nlm(index as u32), site: self.list[index].place.site() }
     }
 
     /// Adds the host of this name there, which is not known. It may replace one that `is_idle`: one of the same site, if
@@ -146,6 +146,14 @@ impl Hosts {
     pub(super) fn meant(&self, name: &[u8], place: Place) -> Vec<HostId> {
         let there = self.list.iter().enumerate().filter(|(_, host)| host.place == place);
         there.filter(|(_, host)| same_name(&host.name, name)).map(|(index, _)| self.id(index)).collect()
+    }
+}
+
+/// The place in the list of a host of NLM.
+fn place_of(id: HostId) -> Option<usize> {
+    match id.number {
+        HostNumber::Nlm(number) => Some(number as usize),
+        HostNumber::Client(_) => None,
     }
 }
 

@@ -1,4 +1,5 @@
-//! The state of NLM and NSM together: locks, the hosts that have them, and the Calls that those must get.
+//! The state of NLM and NSM together: locks, the hosts that have them, and the Calls that those must get; and what clients of NFS
+//! version 4 hold of the same files ([`holders`]).
 //!
 //! ```text
 //!  LOCK ─▶ table: in the way ─▶ waits … UNLOCK of another ─▶ granted ─▶ GRANTED to the host ─▶ acknowledged
@@ -7,6 +8,7 @@
 //!                                                                   nothing for GRANT_LIFE: given back
 //! ```
 
+mod holders;
 mod hosts;
 mod link;
 mod outbox;
@@ -21,12 +23,23 @@ use stag_fabric::Peer;
 use stag_wire::{nlm4, nsm};
 
 use crate::callout::{CallOut, arguments};
+use crate::known_clients::KnownClients;
 use crate::state::{Journal, KnownHost, Recovered};
+use holders::Holders;
+pub(super) use holders::{StateRefused, host_of};
 use hosts::{Host, Hosts, Place, StateNews};
 use link::HostState;
 pub use link::LockingLink;
+
 use outbox::{End, Grant, Outbox, Way, What};
-use stag_state::{Counts, HostId, HostSite, LockConfig, LockRequest, LockTable, Range};
+use stag_state::client::ClientConfig;
+use stag_state::open::OpenConfig;
+use stag_state::{Counts, HostId, HostNumber, HostSite, LockConfig, LockRequest, LockTable, Range};
+
+/// Where a peer is, as far as limits are concerned.
+pub(super) fn site_of(peer: Option<&Peer>) -> HostSite {
+    Place::of(peer).site()
+}
 
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
 /// every 30 seconds, whatever becomes of the Call to it.
@@ -43,6 +56,10 @@ const MESSAGES_MAX: usize = 256;
 pub struct LockingConfig {
     /// How many there may be.
     pub locks: LockConfig,
+    /// Opens of NFS version 4, and lock owners.
+    pub opens: OpenConfig,
+    /// How long leases of NFS version 4 last, and the grace period for its clients.
+    pub lease_term: Duration,
     /// Hosts that may have some.
     pub hosts_max: u32,
     /// After a restart, the time in which hosts may claim what they had, and other locks are refused. It begins
@@ -61,6 +78,8 @@ impl Default for LockingConfig {
     fn default() -> LockingConfig {
         LockingConfig {
             locks: LockConfig::default(),
+            opens: OpenConfig::default(),
+            lease_term: ClientConfig::default().lease_term,
             hosts_max: 1024,
             // As long as that of Linux's lock manager.
             grace: Duration::from_secs(50),
@@ -123,12 +142,16 @@ impl<'a> Client<'a> {
 /// The NSM state that a host says which does not know its own.
 const NO_STATE: u32 = 0;
 
+/// The epoch of state ids of a server that is never restarted.
+const FIRST_EPOCH: u32 = 1;
+
 /// No host has this id: it stands for an unknown host.
-const UNKNOWN_HOST: HostId = HostId { number: u32::MAX, site: HostSite(0) };
+const UNKNOWN_HOST: HostId = HostId { number: HostNumber::Nlm(u32::MAX), site: HostSite(0) };
 
 /// The state of NLM and NSM.
 pub struct Locking {
     pub(super) table: LockTable<Waiter>,
+    holders: Holders,
     config: LockingConfig,
     hosts: Hosts,
     outbox: Outbox,
@@ -163,6 +186,7 @@ impl Locking {
         }
         Locking {
             table: LockTable::new(config.locks),
+            holders: Holders::new(config.opens, KnownClients::nothing(FIRST_EPOCH), 0),
             hosts: Hosts::new(config.hosts_max),
             config,
             outbox,
@@ -180,6 +204,13 @@ impl Locking {
     #[must_use]
     pub fn linked(self, link: LockingLink) -> Locking {
         Locking { link: Some(link), ..self }
+    }
+
+    /// The same, for clients of NFS version 4 of which those are known from before a restart. `home` is the reactor: state ids
+    /// name it.
+    #[must_use]
+    pub fn with_clients(self, known: KnownClients, home: u8) -> Locking {
+        Locking { holders: Holders::new(self.config.opens, known, home), ..self }
     }
 
     /// What has been done, and what there is.

@@ -392,6 +392,7 @@ mod tests {
 
     use super::*;
     use crate::callout::CallOutError;
+    use stag_state::HostNumber;
     use stag_vfs::ObjectId;
 
     /// Calls that have begun, and answers to give.
@@ -451,7 +452,7 @@ mod tests {
     }
 
     fn grant(svid: u32) -> What {
-        let host = HostId { number: 0, site: HostSite(0) };
+        let host = HostId { number: HostNumber::Nlm(0), site: HostSite(0) };
         let owner = Rc::new(Owner { host, svid, handle: Box::default() });
         What::Grant(Grant {
             file: FileKey { volume: 1, object: ObjectId { fileid: 1, generation: 1 } },

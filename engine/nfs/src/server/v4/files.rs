@@ -1,0 +1,294 @@
+//! Operations on the data of files: READ, WRITE, COMMIT, SEEK, ALLOCATE, DEALLOCATE, IO_ADVISE. OPEN and what belongs to it is in
+//! [`opens`](super::opens).
+
+use stag_memory::Shared;
+use stag_state::open::ShareModes;
+use stag_state::stateid::{SpecialState, StateKind, StateName};
+use stag_vfs::{
+    Blocked, Finished, FsError, ObjectKind, Progress, ReadDone, Store, StoreVerifier, WriteData, WriteDone,
+};
+use stag_wire::nfs4::extended::{ContentKind, IoAdviseArguments, SeekArguments, SeekOk, SpaceArguments};
+use stag_wire::nfs4::files::{CommitArguments4, ReadArguments4, WriteArguments4, WriteOk4};
+use stag_wire::nfs4::value::FixedOpaque;
+use stag_wire::nfs4::{Bitmap, StateId, Status4};
+use stag_wire::xdr::Item;
+
+use super::super::ResolvedHandle;
+use super::super::nfs::TRANSFER_LEN_MAX;
+use super::super::words::{stability, stable};
+use super::locks::{check_is_regular, find_state, token_of};
+use super::opens::{self, Opening};
+use super::{Cursor, Resume as CompoundResume, Server, Step, Stop};
+
+/// Octets of READ's results without the data: whether the end was reached, and the data's length.
+const READ_LEN: usize = 8;
+/// Octets of WRITE's results.
+const WRITE_LEN: usize = 16;
+/// Octets of COMMIT's results.
+const COMMIT_LEN: usize = 8;
+/// Octets of SEEK's results.
+const SEEK_LEN: usize = 12;
+
+/// The kinds of states by which files are read and written.
+const TRANSFER_STATES: [StateKind; 3] = [StateKind::Open, StateKind::Lock, StateKind::Delegation];
+
+/// The rest of one of these operations, once a store is done with it.
+pub(super) enum Resume {
+    Read(ResolvedHandle),
+    Write(ResolvedHandle),
+    Commit(ResolvedHandle),
+    /// OPEN.
+    Open(Box<Opening<'static>>),
+}
+
+/// A transfer that is over later.
+fn later(opened: &ResolvedHandle, ticket: stag_vfs::Ticket, resume: Resume) -> Stop {
+    Stop::Later(opened.waits(ticket), CompoundResume::Files(resume))
+}
+
+pub(super) fn resume<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    resume: Resume,
+    finished: Result<Finished, FsError>,
+) -> Step {
+    match (resume, finished) {
+        (Resume::Open(opening), finished) => opens::resume(server, cursor, *opening, finished),
+        (Resume::Read(opened) | Resume::Write(opened) | Resume::Commit(opened), Err(error)) => {
+            Err(server.transfer_error(&opened, error))
+        }
+        (Resume::Read(_), Ok(Finished::Read(done))) => append_read(cursor, done, server.pieces),
+        (Resume::Write(opened), Ok(Finished::Write(done))) => {
+            let verifier = server.verifier(&opened);
+            append_write(cursor, done, verifier)
+        }
+        (Resume::Commit(opened), Ok(_)) => append_verifier(cursor, server.verifier(&opened)),
+        (Resume::Read(_) | Resume::Write(_), Ok(_)) => Err(FsError::Fault.into()),
+    }
+}
+
+impl<S: Store + ?Sized> Server<'_, S> {
+    fn verifier(&self, opened: &ResolvedHandle) -> StoreVerifier {
+        self.exports.volume(opened).store().write_verifier()
+    }
+
+    /// Fails unless a state id lets a client read or write a file (`access`): by an open that has this access, or without one
+    /// if no open or share of others denies it.
+    pub(super) fn admit_transfer(
+        &mut self,
+        cursor: &Cursor<'_>,
+        opened: &ResolvedHandle,
+        sent: StateId,
+        access: u8,
+    ) -> Result<(), Status4> {
+        let sent = cursor.meant(sent)?;
+        let session = cursor.session()?;
+        let file = self.file_key(opened);
+        match token_of(sent).name() {
+            Some(StateName::Of(_)) => {
+                let locking = self.state.locking.borrow();
+                let state = find_state(&locking, session, sent, Some(file), &TRANSFER_STATES)?;
+                let modes = locking.opens().modes(state).ok_or(Status4::BadStateid)?;
+                // Who writes a part of a page reads the rest of it first.
+                let is_admitted = access == ShareModes::READ || modes.access & access != 0;
+                if is_admitted { Ok(()) } else { Err(Status4::OpenMode) }
+            }
+            Some(StateName::Special(SpecialState::ReadBypass)) if access == ShareModes::READ => Ok(()),
+            Some(StateName::Special(SpecialState::Anonymous | SpecialState::ReadBypass)) => {
+                self.admit_without_state(file, access)
+            }
+            Some(StateName::Special(SpecialState::Current)) | None => Err(Status4::BadStateid),
+        }
+    }
+
+    #[inline(never)]
+    fn admit_without_state(&mut self, file: stag_state::FileKey, access: u8) -> Result<(), Status4> {
+        let locking = &mut *self.state.locking.borrow_mut();
+        if locking.is_grace(self.now) {
+            return Err(Status4::Grace);
+        }
+        let modes = ShareModes { access, deny: 0 };
+        if locking.has_share_conflict(file, modes, self.now) { Err(Status4::Locked) } else { Ok(()) }
+    }
+
+    /// Why a transfer of an object fails.
+    #[cold]
+    fn transfer_error(&mut self, opened: &ResolvedHandle, error: FsError) -> Stop {
+        if error == FsError::Invalid
+            && let Ok(seen) = self.exports.stat(opened)
+            && let Err(status) = check_is_regular(seen.kind)
+        {
+            return status.into();
+        }
+        error.into()
+    }
+
+    /// The same of a step that may wait.
+    #[cold]
+    fn transfer_blocked(&mut self, opened: &ResolvedHandle, blocked: Blocked) -> Stop {
+        match blocked {
+            Blocked::Fails(error) => self.transfer_error(opened, error),
+            Blocked::Waits(ticket) => Stop::Waits(opened.waits(ticket)),
+        }
+    }
+}
+
+pub(super) fn read<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &ReadArguments4,
+) -> Step {
+    let opened = cursor.object_or(Status4::IsDir)?;
+    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::READ)?;
+    // A shorter READ is a good answer to a client that takes no more.
+    let room = cursor.results.item_room(READ_LEN).ok_or(Stop::TooBig)?;
+    let count = arguments.count.min(TRANSFER_LEN_MAX).min(room);
+    let volume = server.exports.volume_mut(&opened);
+    let count = cursor.room.of_read(count, volume.profile().can.reads_take_memory);
+    let range = (arguments.offset, count);
+    match volume.read(&opened.caller, opened.object, range, server.pieces, server.time) {
+        Ok(Progress::Done(mut done)) => {
+            let most = cursor.room.pieces();
+            if server.pieces.len() > most {
+                server.pieces.truncate(most);
+                done.count = server.pieces.iter().map(|piece| piece.len() as u32).sum();
+                done.eof = false;
+            }
+            append_read(cursor, done, server.pieces)
+        }
+        Ok(Progress::Later(ticket)) => {
+            cursor.expected_len = cursor.expected_len.saturating_add(count);
+            Err(later(&opened, ticket, Resume::Read(opened)))
+        }
+        Err(blocked) => {
+            cursor.expected_len = cursor.expected_len.saturating_add(count);
+            Err(server.transfer_blocked(&opened, blocked))
+        }
+    }
+}
+
+fn append_read(cursor: &mut Cursor<'_>, done: ReadDone, pieces: &mut Vec<Shared>) -> Step {
+    cursor.results.append(|writer| writer.bool(done.eof))?;
+    cursor.results.data(done.count, pieces)?;
+    Ok(())
+}
+
+pub(super) fn write<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &WriteArguments4<'_>,
+) -> Step {
+    let opened = cursor.object_or(Status4::IsDir)?;
+    let head = &arguments.head;
+    server.admit_transfer(cursor, &opened, head.stateid, ShareModes::WRITE)?;
+    cursor.reserve(WRITE_LEN)?;
+    if server.exports.is_read_only(&opened) {
+        return Err(Status4::RoFs.into());
+    }
+    let data = match arguments.data.0 {
+        Item::Inline(octets) => WriteData::Inline(octets),
+        Item::Reduced { index, len } => {
+            // There was no memory to place it in, because of what else is under way: not for good.
+            cursor.data.take(index, len, server.pieces).ok_or(Status4::Delay)?;
+            WriteData::Placed(server.pieces)
+        }
+    };
+    let volume = server.exports.volume_mut(&opened);
+    let stability = stability(head.stable);
+    match volume.write(&opened.caller, opened.object, head.offset, data, stability, server.time) {
+        Ok(Progress::Done(done)) => {
+            server.pieces.clear();
+            let verifier = server.verifier(&opened);
+            append_write(cursor, done, verifier)
+        }
+        Ok(Progress::Later(ticket)) => Err(later(&opened, ticket, Resume::Write(opened))),
+        Err(blocked) => {
+            if let (Blocked::Waits(_), Item::Reduced { index, .. }) = (blocked, arguments.data.0) {
+                cursor.data.put_back(index, server.pieces);
+            }
+            Err(server.transfer_blocked(&opened, blocked))
+        }
+    }
+}
+
+fn append_write(cursor: &mut Cursor<'_>, done: WriteDone, verifier: StoreVerifier) -> Step {
+    let (count, committed) = (done.count, stable(done.committed));
+    cursor.results.value(&WriteOk4 { count, committed, verifier: FixedOpaque(verifier) })?;
+    Ok(())
+}
+
+fn append_verifier(cursor: &mut Cursor<'_>, verifier: StoreVerifier) -> Step {
+    cursor.results.value(&FixedOpaque(verifier))?;
+    Ok(())
+}
+
+/// COMMIT changes nothing that a client sees, so a read-only export is no obstacle.
+pub(super) fn commit<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &CommitArguments4,
+) -> Step {
+    let opened = cursor.object_or(Status4::IsDir)?;
+    cursor.reserve(COMMIT_LEN)?;
+    let volume = server.exports.volume_mut(&opened);
+    match volume.commit(opened.object, arguments.offset, arguments.count) {
+        Ok(Progress::Done(())) => append_verifier(cursor, server.verifier(&opened)),
+        Ok(Progress::Later(ticket)) => Err(later(&opened, ticket, Resume::Commit(opened))),
+        Err(blocked) => Err(server.transfer_blocked(&opened, blocked)),
+    }
+}
+
+/// SEEK. No store tells holes, so a file is data up to its end, where the only hole is (RFC 7862 section 15.11.3).
+pub(super) fn seek<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &SeekArguments,
+) -> Step {
+    let opened = cursor.object_or(Status4::WrongType)?;
+    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::READ)?;
+    let seen = opened.known(server.exports.stat(&opened))?;
+    if seen.kind != ObjectKind::Regular {
+        return Err(Status4::WrongType.into());
+    }
+    if arguments.offset >= seen.size {
+        return Err(Status4::NxIo.into());
+    }
+    cursor.reserve(SEEK_LEN)?;
+    let offset = match arguments.what {
+        ContentKind::Data => arguments.offset,
+        ContentKind::Hole => seen.size,
+    };
+    cursor.results.value(&SeekOk { eof: offset >= seen.size, offset })?;
+    Ok(())
+}
+
+/// No store reserves space or makes holes.
+pub(super) fn allocate<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &SpaceArguments,
+) -> Step {
+    let opened = cursor.object_or(Status4::WrongType)?;
+    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::WRITE)?;
+    Err(Status4::NotSupp.into())
+}
+
+pub(super) fn deallocate<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &SpaceArguments,
+) -> Step {
+    allocate(server, cursor, arguments)
+}
+
+/// IO_ADVISE: no hint is followed, which is a good answer (RFC 7862 section 15.5.3).
+pub(super) fn io_advise<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &IoAdviseArguments<'_>,
+) -> Step {
+    let opened = cursor.object_or(Status4::WrongType)?;
+    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::READ)?;
+    cursor.results.value(&Bitmap::EMPTY)?;
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Operations on the current and the saved handle: PUTFH, GETFH, SAVEFH, RESTOREFH; and ACCESS.
+
+use stag_vfs::{ObjectKind, Store, access};
+use stag_wire::nfs4::files::{AccessArguments4, AccessOk4};
+use stag_wire::nfs4::{Handle4, Opaque, Status4};
+
+use super::{At, Cursor, Server, Step};
+
+pub(super) fn putfh<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    handle: &Handle4<'_>,
+) -> Step {
+    let at = server.open_handle(&cursor.caller, handle.0)?;
+    cursor.go(at);
+    Ok(())
+}
+
+pub(super) fn getfh<S: Store + ?Sized>(server: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
+    let handle = server.handle(cursor.at()?);
+    let handle: Handle4<'_> = Opaque(&handle);
+    cursor.results.value(&handle)?;
+    Ok(())
+}
+
+pub(super) fn savefh<S: Store + ?Sized>(_: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
+    cursor.saved = Some(cursor.at()?);
+    cursor.saved_state = cursor.current_state;
+    Ok(())
+}
+
+pub(super) fn restorefh<S: Store + ?Sized>(_: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
+    // 8881-18.27.3: not NOFILEHANDLE.
+    cursor.current = Some(cursor.saved.ok_or(Status4::RestoreFh)?);
+    cursor.current_state = cursor.saved_state;
+    Ok(())
+}
+
+/// Accesses that say something of an object of this kind.
+const fn meaningful(kind: ObjectKind) -> u32 {
+    match kind {
+        ObjectKind::Directory => {
+            access::READ | access::LOOKUP | access::MODIFY | access::EXTEND | access::DELETE
+        }
+        _ => access::READ | access::MODIFY | access::EXTEND | access::EXECUTE,
+    }
+}
+
+pub(super) fn access<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &AccessArguments4,
+) -> Step {
+    const CHANGES: u32 = access::MODIFY | access::EXTEND | access::DELETE;
+    let wanted = arguments.access;
+    let (supported, granted) = match cursor.at()? {
+        At::Pseudo(_) => {
+            let supported = wanted & meaningful(ObjectKind::Directory);
+            (supported, supported & !CHANGES)
+        }
+        At::Object(opened) => {
+            let exports = &server.exports;
+            let seen = opened.known(exports.stat(&opened))?;
+            let supported = wanted & meaningful(seen.kind);
+            let takes_no_changes = supported & CHANGES != 0 && exports.takes_no_changes(&opened);
+            let asked = if takes_no_changes { supported & !CHANGES } else { supported };
+            let granted = exports.volume(&opened).access(&opened.caller, &seen, asked);
+            (supported, opened.known(granted)?)
+        }
+    };
+    cursor.results.value(&AccessOk4 { supported, access: granted })?;
+    Ok(())
+}

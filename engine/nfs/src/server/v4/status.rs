@@ -1,0 +1,81 @@
+//! The status of what stores and state machines refuse.
+
+use stag_state::client::{DestroyRefused, ExchangeRefused, SessionFault};
+use stag_state::session::SessionRefused;
+use stag_state::slot::SequenceFault;
+use stag_vfs::FsError;
+use stag_wire::nfs4::Status4;
+
+/// The status of an error of a store or of the policy above it. Where an operation has another one for its case, it says so
+/// before it asks.
+pub(in crate::server) const fn status4(error: FsError) -> Status4 {
+    match error {
+        FsError::NotPermitted => Status4::Perm,
+        FsError::NotFound => Status4::NoEnt,
+        FsError::Io => Status4::Io,
+        FsError::NoAddress | FsError::NoDevice => Status4::NxIo,
+        FsError::AccessDenied => Status4::Access,
+        FsError::Exists => Status4::Exist,
+        FsError::CrossDevice => Status4::XDev,
+        FsError::NotDirectory => Status4::NotDir,
+        FsError::IsDirectory => Status4::IsDir,
+        FsError::Invalid => Status4::Inval,
+        FsError::TooLarge => Status4::FBig,
+        FsError::NoSpace => Status4::NoSpc,
+        FsError::ReadOnly => Status4::RoFs,
+        FsError::TooManyLinks => Status4::MLink,
+        FsError::NameTooLong => Status4::NameTooLong,
+        FsError::NotEmpty => Status4::NotEmpty,
+        FsError::OverQuota => Status4::DQuot,
+        FsError::Stale => Status4::Stale,
+        FsError::BadHandle => Status4::BadHandle,
+        // The object changed under the operation: run again, it sees the new one.
+        FsError::NotSame | FsError::Busy => Status4::Delay,
+        FsError::BadCookie => Status4::BadCookie,
+        FsError::NotSupported => Status4::NotSupp,
+        FsError::BadKind => Status4::BadType,
+        FsError::Fault => Status4::ServerFault,
+    }
+}
+
+/// Of EXCHANGE_ID (8881-18.35.4).
+pub(super) const fn exchange_status(refused: ExchangeRefused) -> Status4 {
+    match refused {
+        ExchangeRefused::InUse => Status4::ClidInuse,
+        ExchangeRefused::NoRecord => Status4::NoEnt,
+        ExchangeRefused::NotSame => Status4::NotSame,
+        ExchangeRefused::NotPermitted => Status4::Perm,
+        ExchangeRefused::NoRoom => Status4::Delay,
+    }
+}
+
+/// Of CREATE_SESSION (8881-18.36.4).
+pub(super) const fn session_status(fault: SessionFault) -> Status4 {
+    match fault {
+        SessionFault::StaleClient => Status4::StaleClientid,
+        SessionFault::Misordered => Status4::SeqMisordered,
+        SessionFault::InUse => Status4::ClidInuse,
+        SessionFault::TooSmall => Status4::TooSmall,
+        SessionFault::NoSpace => Status4::NoSpc,
+    }
+}
+
+/// Of SEQUENCE (8881-18.46.3).
+pub(super) const fn sequence_status(refused: SessionRefused) -> Status4 {
+    match refused {
+        SessionRefused::NoSession => Status4::BadSession,
+        SessionRefused::Slot(SequenceFault::BadSlot) => Status4::BadSlot,
+        SessionRefused::Slot(SequenceFault::BadHighSlot) => Status4::BadHighSlot,
+        SessionRefused::Slot(SequenceFault::Misordered) => Status4::SeqMisordered,
+        SessionRefused::Slot(SequenceFault::InProgress) => Status4::Delay,
+        SessionRefused::Slot(SequenceFault::FalseRetry) => Status4::SeqFalseRetry,
+    }
+}
+
+/// Of DESTROY_CLIENTID (8881-18.50.3).
+pub(super) const fn destroy_status(refused: DestroyRefused) -> Status4 {
+    match refused {
+        DestroyRefused::StaleClient => Status4::StaleClientid,
+        DestroyRefused::Busy => Status4::ClientidBusy,
+    }
+}

@@ -1,0 +1,37 @@
+//! The tests of names and attributes of version 4 once more, over directories of the machine.
+
+#[path = "../v4/attributes.rs"]
+mod attributes;
+#[path = "../v4/changes.rs"]
+mod changes;
+#[path = "../v4/client.rs"]
+#[allow(dead_code, reason = "not all tests are here")]
+mod client;
+#[path = "../v4/files.rs"]
+mod files;
+#[path = "../v4/lab.rs"]
+mod lab;
+#[path = "../v4/listing.rs"]
+mod listing;
+#[path = "../v4/names.rs"]
+mod names;
+#[path = "../server/pair.rs"]
+#[allow(dead_code, reason = "not all tests are here")]
+mod pair;
+
+use lab::Lab;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = false;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = pair::PLAIN;
+
+/// What change_info4 says of changes of directories (8881-3.3.5): others come between.
+const IS_ATOMIC: bool = false;
+
+/// Whether the files are in a directory of the machine.
+const IS_DIRECTORY: bool = true;

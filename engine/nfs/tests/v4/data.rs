@@ -1,0 +1,200 @@
+//! READ and WRITE by state ids and by chunks, COMMIT, SEEK and what no store does.
+
+use stag_memory::Shared;
+use stag_rpc::{Chunks, Few};
+use stag_wire::nfs4::extended::{ContentKind, IoAdviseArguments, SeekArguments, SpaceArguments};
+use stag_wire::nfs4::files::CommitArguments4;
+use stag_wire::nfs4::operation::{Argument4, Outcome4};
+use stag_wire::nfs4::{Bitmap, StateId, Status4};
+
+use crate::Lab;
+use crate::client::{Compound, RESULTS_MAX};
+use crate::files::{NO_ATTRIBUTES, ROOT, create, put, symlink};
+use crate::state::{BOTH, READ, WRITE, close, read, read_octets, write};
+
+fn lab() -> Lab {
+    Lab::new(&["/data,root_squash=no"])
+}
+
+/// Whether a READ gave these octets; what differs is told in short.
+fn check_read(found: Result<(Vec<u8>, bool), Status4>, expected: &[u8], at_end: bool) {
+    let (octets, eof) = found.unwrap();
+    let differs = octets.iter().zip(expected).position(|(one, other)| one != other);
+    assert_eq!((octets.len(), differs, eof), (expected.len(), None, at_end));
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| (at / 3) as u8 ^ (at >> 9) as u8).collect()
+}
+
+#[test]
+fn what_is_written_is_read_inline_and_by_chunk() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let data = pattern(70_001);
+    assert_eq!(lab.write_by_chunk(&file, state, 0, &data), Ok(70_001));
+    assert_eq!(lab.status(&[put(&file), write(state, 5, b"inline")]), Status4::Ok);
+    let mut expected = data;
+    expected[5..11].copy_from_slice(b"inline");
+    let whole = lab.octets(&file, read(state, 0, 80_000), Some(80_000));
+    check_read(whole, &expected, true);
+    check_read(lab.octets(&file, read(state, 3, 900), None), &expected[3..903], false);
+    assert_eq!(lab.octets(&file, read(state, 70_001, 10), None), Ok((vec![], true)));
+    assert_eq!(lab.octets(&file, read(state, u64::MAX, 10), None), Ok((vec![], true)));
+}
+
+/// 8267-X-1, X-2: each READ has the Write chunk of its place, and one that fails leaves its own unused.
+#[test]
+fn several_reads_of_a_compound_have_their_chunks() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let data = pattern(20_000);
+    lab.write_by_chunk(&file, state, 0, &data).unwrap();
+    let chunks = |lab: &Lab, count: u8| {
+        let mut chunks = Chunks::default();
+        let mut list = Few::new();
+        (0..count).for_each(|index| list.push((index, lab.buffer(8192))));
+        chunks.write = list;
+        chunks
+    };
+    let operations = [put(&file), read(state, 0, 8192), read(state, 8192, 8192)];
+    let two = chunks(&lab, 2);
+    let finished = lab.finished(&operations, two, RESULTS_MAX);
+    let answer = finished.reply::<Compound<'_>>().unwrap();
+    let Outcome4::Read(Ok(first)) = &answer.outcomes[2] else { panic!("{answer:?}") };
+    let first: Vec<u8> = finished.octets(&first.data.0).flatten().copied().collect();
+    assert!(first == data[..8192]);
+    check_read(read_octets(&finished, &answer), &data[8192..16_384], false);
+    let bad = StateId { seqid: 1, other: [9; 12] };
+    let two = chunks(&lab, 2);
+    let finished = lab.finished(&[put(&file), read(state, 0, 8192), read(bad, 0, 8192)], two, RESULTS_MAX);
+    let answer = finished.reply::<Compound<'_>>().unwrap();
+    assert_eq!(answer.status, Status4::BadStateid);
+    let Outcome4::Read(Ok(first)) = &answer.outcomes[2] else { panic!("{answer:?}") };
+    let first: Vec<u8> = finished.octets(&first.data.0).flatten().copied().collect();
+    assert!(first == data[..8192]);
+    let one = chunks(&lab, 1);
+    let finished = lab.finished(&[put(&file), read(bad, 0, 8192)], one, RESULTS_MAX);
+    assert_eq!(finished.reply::<Compound<'_>>().unwrap().status, Status4::BadStateid);
+}
+
+/// Two WRITEs of one COMPOUND, each with a Read chunk.
+#[test]
+fn several_writes_of_a_compound_have_their_chunks() {
+    use stag_wire::nfs4::files::{WriteArguments4, WriteHead};
+    use stag_wire::nfs4::{Data, Stable};
+    use stag_wire::xdr::Item;
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let data = pattern(10_000);
+    let piece = |lab: &Lab, octets: &[u8]| -> Shared {
+        let mut buf = lab.buffer(octets.len());
+        buf.copy_from_slice(octets);
+        buf.share()
+    };
+    let mut list = Few::one((0, piece(&lab, &data[..5000])));
+    list.push((1, piece(&lab, &data[5000..])));
+    let part = |index: u32| {
+        let head = WriteHead { stateid: state, offset: u64::from(index) * 5000, stable: Stable::Unstable };
+        Argument4::Write(WriteArguments4 { head, data: Data(Item::Reduced { index, len: 5000 }) })
+    };
+    let chunks = Chunks { read: list, write: Few::new() };
+    let finished = lab.finished(&[put(&file), part(0), part(1)], chunks, RESULTS_MAX);
+    assert_eq!(finished.reply::<Compound<'_>>().unwrap().status, Status4::Ok);
+    check_read(lab.octets(&file, read(state, 0, 16_384), Some(16_384)), &data, true);
+}
+
+/// 8881-8.2.3, 8881-8.2.4: special state ids, and those that are no good.
+#[test]
+fn state_ids_are_judged() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let another = lab.make_file(b"another");
+    let state = lab.open_at(&file, READ);
+    let newer = StateId { seqid: 2, ..state };
+    let newest = StateId { seqid: 0, ..state };
+    let forged = StateId { seqid: 1, other: [9; 12] };
+    lab.statuses(
+        &file,
+        &[
+            (read(state, 0, 1), Status4::Ok),
+            (read(newest, 0, 1), Status4::Ok),
+            (read(newer, 0, 1), Status4::BadStateid),
+            (read(forged, 0, 1), Status4::BadStateid),
+            (read(StateId::ANONYMOUS, 0, 1), Status4::Ok),
+            (read(StateId::READ_BYPASS, 0, 1), Status4::Ok),
+            (read(StateId::CURRENT, 0, 1), Status4::BadStateid),
+            (read(StateId::INVALID, 0, 1), Status4::BadStateid),
+            (write(state, 0, b"x"), Status4::OpenMode),
+            (write(StateId::ANONYMOUS, 0, b"x"), Status4::Ok),
+            (write(StateId::READ_BYPASS, 0, b"x"), Status4::Ok),
+        ],
+    );
+    lab.statuses(&another, &[(read(state, 0, 1), Status4::BadStateid)]);
+    // Who writes a part of a page reads it first.
+    let written = lab.open_at(&another, WRITE);
+    lab.statuses(&another, &[(read(written, 0, 1), Status4::Ok), (write(written, 0, b"x"), Status4::Ok)]);
+    assert_eq!(lab.status(&[put(&file), close(state)]), Status4::Ok);
+    lab.statuses(&file, &[(read(state, 0, 1), Status4::BadStateid)]);
+}
+
+#[test]
+fn only_files_have_data() {
+    let mut lab = lab();
+    let root = lab.root();
+    let link = lab.handle(&[put(&root), create(symlink(b"file"), b"link", NO_ATTRIBUTES)]).unwrap();
+    let [read, write] = [read(StateId::ANONYMOUS, 0, 10), write(StateId::ANONYMOUS, 0, b"x")];
+    let commit = Argument4::Commit(CommitArguments4 { offset: 0, count: 0 });
+    lab.statuses(&root, &[(read, Status4::IsDir), (write, Status4::IsDir), (commit, Status4::IsDir)]);
+    lab.statuses(&link, &[(read, Status4::Symlink), (write, Status4::Symlink), (commit, Status4::Symlink)]);
+    for operation in [read, write, commit] {
+        assert_eq!(lab.status(&[ROOT, operation]), Status4::IsDir);
+        assert_eq!(lab.status(&[operation]), Status4::NoFilehandle);
+    }
+}
+
+#[test]
+fn a_commit_tells_the_verifier_of_the_writes() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let commit = Argument4::Commit(CommitArguments4 { offset: 0, count: 0 });
+    lab.compound(&[put(&file), write(StateId::ANONYMOUS, 0, b"data"), commit], |status, outcomes| {
+        let [_, Outcome4::Write(Ok(written)), Outcome4::Commit(Ok(verifier))] = outcomes else {
+            panic!("{status:?}")
+        };
+        assert_eq!((written.count, written.verifier), (4, *verifier));
+    });
+}
+
+/// RFC 7862 section 15: a file is data up to its end; no space is reserved, no hole is made, no advice is followed.
+#[test]
+fn holes_space_and_advice() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    assert_eq!(lab.status(&[put(&file), write(state, 0, b"0123456789")]), Status4::Ok);
+    let mut seek = |offset, what| {
+        let seek = Argument4::Seek(SeekArguments { stateid: state, offset, what });
+        lab.compound(&[put(&file), seek], |status, outcomes| match outcomes.last() {
+            Some(Outcome4::Seek(Ok(ok))) => Ok((ok.eof, ok.offset)),
+            _ => Err(status),
+        })
+    };
+    assert_eq!(seek(3, ContentKind::Data), Ok((false, 3)));
+    assert_eq!(seek(3, ContentKind::Hole), Ok((true, 10)));
+    assert_eq!(seek(10, ContentKind::Data), Err(Status4::NxIo));
+    let space = SpaceArguments { stateid: state, offset: 0, length: 100 };
+    let advice =
+        IoAdviseArguments { stateid: state, offset: 0, count: 0, hints: Bitmap::from_words([2, 0, 0]) };
+    lab.statuses(
+        &file,
+        &[(Argument4::Allocate(space), Status4::NotSupp), (Argument4::Deallocate(space), Status4::NotSupp)],
+    );
+    lab.compound(&[put(&file), Argument4::IoAdvise(advice)], |status, outcomes| {
+        let Some(Outcome4::IoAdvise(Ok(hints))) = outcomes.last() else { panic!("{status:?}") };
+        assert_eq!(*hints, Bitmap::EMPTY);
+    });
+}

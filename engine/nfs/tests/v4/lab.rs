@@ -1,0 +1,50 @@
+//! A client and the store that its server has: in memory, or a directory of the machine.
+
+use std::ops::{Deref, DerefMut};
+
+use stag_disk::{Disk, DiskConfig};
+use stag_fabric::sim::FaultPlan;
+use stag_nfs::server::LockingConfig;
+use stag_nfs::state::Recovered;
+use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_testing::Scratch;
+
+use crate::client::{Client, FORE};
+use crate::pair::Pair;
+
+/// A client with a session, and where its files are.
+pub(crate) struct Lab {
+    client: Client,
+    _scratch: Vec<Scratch>,
+}
+
+impl Lab {
+    /// A client of a server with these exports, by minor version 2.
+    pub(crate) fn new(exports: &[&str]) -> Lab {
+        if !crate::IS_DIRECTORY {
+            return Lab { client: Client::new(exports), _scratch: Vec::new() };
+        }
+        let scratch: Vec<_> = exports.iter().map(|_| Scratch::folder()).collect();
+        let locking = (LockingConfig::default(), Recovered::nothing());
+        let pair = Pair::of(exports, 1, FaultPlan::default(), locking, |index, pool| {
+            let config = DirectoryConfig::new(&scratch[index].0, index as u64 + 1);
+            let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+            Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap())
+        });
+        Lab { client: Client::of(pair, b"client", FORE), _scratch: scratch }
+    }
+}
+
+impl Deref for Lab {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl DerefMut for Lab {
+    fn deref_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+}

@@ -1,0 +1,250 @@
+//! Clients, sessions and slots, and where operations may stand.
+
+use stag_wire::nfs4::operation::{Argument4, Outcome4};
+use stag_wire::nfs4::session::{
+    BindConnArguments, ChannelAttributes, DirectionFromClient, DirectionFromServer, SequenceArguments,
+};
+use stag_wire::nfs4::value::FixedOpaque;
+use stag_wire::nfs4::{Opaque, Status4};
+
+use crate::client::{Client, Compound, FORE, create_session, exchange_id};
+use crate::pair::Pair;
+
+const ROOT: Argument4<'static> = Argument4::Putrootfh(());
+const GETFH: Argument4<'static> = Argument4::Getfh(());
+
+/// 8881-16.2.3: before anything else.
+#[test]
+fn other_minor_versions_are_refused() {
+    let mut pair = Pair::new(&["/data"]);
+    for minor in [0, 3, u32::MAX] {
+        pair.compound(minor, &[ROOT], |answer| {
+            assert_eq!((answer.status, answer.outcomes.len()), (Status4::MinorVersMismatch, 0));
+        });
+    }
+}
+
+#[test]
+fn a_compound_without_operations_succeeds_and_a_tag_comes_back() {
+    let mut pair = Pair::new(&["/data"]);
+    let compound = Compound { minor: 1, tag: b"hello", operations: &[], results_max: 100 };
+    pair.ask(compound, |answer| {
+        assert_eq!((answer.status, answer.tag, answer.outcomes.len()), (Status4::Ok, &b"hello"[..], 0));
+    });
+}
+
+/// 8881-18.36.3, 18.46.3: the limits are no higher than either end's.
+#[test]
+fn a_session_has_the_limits_of_both_ends() {
+    let client = Client::new(&["/data"]);
+    let fore = client.session.fore;
+    assert_eq!((fore.request_max, fore.response_max), (FORE.request_max, FORE.response_max));
+    assert_eq!((fore.operations_max, fore.requests_max, fore.header_pad), (8, 64, 0));
+    assert!(fore.response_cached_max < FORE.response_cached_max);
+    assert_eq!(client.session.flags, 0, "no channel for callbacks, no step up, nothing survives a restart");
+}
+
+/// 8881-2.10.6.4 and the descriptions of these operations.
+#[test]
+fn operations_stand_where_they_may() {
+    let mut client = Client::new(&["/data"]);
+    let sequence = client.sequence(0);
+    let bind = Argument4::BindConnToSession(BindConnArguments {
+        session: client.session_id(),
+        direction: DirectionFromClient::ForeOrBoth,
+        use_rdma: true,
+    });
+    for (operations, expected) in [
+        (&[ROOT][..], Status4::OpNotInSession),
+        (&[Argument4::Renew(1)], Status4::OpNotInSession),
+        (&[Argument4::Illegal(())], Status4::OpIllegal),
+        (&[exchange_id(b"other", 1), ROOT], Status4::NotOnlyOp),
+        (&[create_session(1, 1, FORE), ROOT], Status4::NotOnlyOp),
+        (&[Argument4::DestroySession(client.session_id()), ROOT], Status4::NotOnlyOp),
+        (&[Argument4::DestroyClientid(1), ROOT], Status4::NotOnlyOp),
+        (&[bind, ROOT], Status4::NotOnlyOp),
+        (&[sequence, sequence], Status4::SequencePos),
+    ] {
+        assert_eq!(client.pair.status(2, operations), expected, "{operations:?}");
+    }
+    assert_eq!(client.status(&[bind]), Status4::NotOnlyOp);
+    assert_eq!(client.status(&[ROOT; 7]), Status4::Ok);
+    let sequence = client.sequence(1);
+    let eight = [[sequence].as_slice(), &[ROOT; 8]].concat();
+    assert_eq!(client.pair.status(2, &eight), Status4::TooManyOps);
+}
+
+/// RFC 8881 section 17, RFC 7862 section 13: what a version forbids is NOTSUPP, what it does not have is OP_ILLEGAL.
+#[test]
+fn operations_of_other_versions() {
+    let mut client = Client::new(&["/data"]);
+    for minor in [1, 2] {
+        client.minor = minor;
+        let removexattr = if minor == 1 { Status4::OpIllegal } else { Status4::NotSupp };
+        for (operation, expected) in [
+            (Argument4::Renew(1), Status4::NotSupp),
+            (Argument4::Delegpurge(1), Status4::NotSupp),
+            (Argument4::Removexattr(Opaque(b"x")), removexattr),
+            (Argument4::Illegal(()), Status4::OpIllegal),
+        ] {
+            assert_eq!(client.status(&[ROOT, operation]), expected, "{operation:?} of 4.{minor}");
+        }
+    }
+}
+
+/// 8881-18.35.4, by the state machine; here that the service asks it.
+#[test]
+fn a_client_is_the_same_until_it_restarts() {
+    let mut client = Client::new(&["/data"]);
+    let mut exchange = |verifier| {
+        client.pair.compound(1, &[exchange_id(b"client", verifier)], |answer| {
+            let [Outcome4::ExchangeId(Ok(ok))] = answer.outcomes[..] else { panic!("{answer:?}") };
+            (ok.clientid, ok.flags, ok.server_owner.major.0.to_vec(), ok.server_scope.0.to_vec())
+        })
+    };
+    let (id, flags, owner, scope) = exchange(1);
+    assert_eq!(flags, 0x8001_0000, "confirmed, without pNFS");
+    let (restarted, flags, ..) = exchange(2);
+    assert_ne!(restarted, id);
+    assert_eq!(flags, 0x0001_0000);
+    assert!(!owner.is_empty() && !scope.is_empty());
+    let (asked_again, _, same_owner, same_scope) = exchange(2);
+    assert_eq!((owner, scope), (same_owner, same_scope), "one server is one server");
+    assert_eq!(id, client.clientid);
+    let session = client.session_id();
+    assert_eq!(client.status(&[ROOT]), Status4::Ok, "until it is confirmed");
+    assert_ne!(asked_again, restarted, "what was not confirmed is replaced");
+    let status = client.pair.status(1, &[create_session(asked_again, 1, FORE)]);
+    assert_eq!(status, Status4::Ok);
+    let sequence = client.sequence(0);
+    assert_eq!(client.pair.status(1, &[sequence]), Status4::BadSession);
+    assert_eq!(client.pair.status(1, &[Argument4::DestroySession(session)]), Status4::BadSession);
+    assert_eq!(client.pair.status(1, &[Argument4::DestroyClientid(id)]), Status4::StaleClientid);
+}
+
+#[test]
+fn flags_that_no_client_may_set_are_invalid() {
+    let mut pair = Pair::new(&["/data"]);
+    let Argument4::ExchangeId(mut exchange) = exchange_id(b"client", 1) else { unreachable!() };
+    exchange.flags = 0x8000_0000;
+    assert_eq!(pair.status(1, &[Argument4::ExchangeId(exchange)]), Status4::Inval);
+    let Argument4::CreateSession(mut create) = create_session(1, 1, FORE) else { unreachable!() };
+    create.flags = 8;
+    assert_eq!(pair.status(1, &[Argument4::CreateSession(create)]), Status4::Inval);
+    assert_eq!(pair.status(1, &[create_session(1, 1, FORE)]), Status4::StaleClientid);
+}
+
+/// 8881-2.10.6.1: a retry gets the reply that was kept, and nothing is executed twice.
+#[test]
+fn a_retry_gets_the_kept_reply() {
+    let mut client = Client::new(&["/data"]);
+    client.keeps = true;
+    let operations = [client.sequence(3), ROOT, GETFH];
+    let first = client.pair.compound(2, &operations, |answer| format!("{answer:?}"));
+    let second = client.pair.compound(2, &operations, |answer| format!("{answer:?}"));
+    assert_eq!(first, second);
+    assert!(first.contains("Getfh(Ok("));
+    // Another request with the same sequence id.
+    let other = [operations[0], ROOT];
+    assert_eq!(client.pair.status(2, &other), Status4::SeqFalseRetry);
+}
+
+#[test]
+fn a_retry_whose_reply_was_not_kept_hears_so() {
+    let mut client = Client::new(&["/data"]);
+    let operations = [client.sequence(3), ROOT, GETFH];
+    assert_eq!(client.pair.status(2, &operations), Status4::Ok);
+    client.pair.compound(2, &operations, |answer| {
+        let [Outcome4::Sequence(Ok(_)), Outcome4::Putrootfh(Err(status))] = answer.outcomes[..] else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((status, answer.status), (Status4::RetryUncachedRep, Status4::RetryUncachedRep));
+    });
+    // Alone it says all that there is to say.
+    let alone = [client.sequence(4)];
+    assert_eq!([0; 2].map(|_| client.pair.status(2, &alone)), [Status4::Ok; 2]);
+}
+
+#[test]
+fn slots_refuse_what_is_out_of_order() {
+    let mut client = Client::new(&["/data"]);
+    let session = client.session_id();
+    let mut ask = |session, slot, sequence_id, highest_slot| {
+        let sequence = SequenceArguments { session, sequence_id, slot, highest_slot, keep_reply: false };
+        client.pair.status(1, &[Argument4::Sequence(sequence)])
+    };
+    assert_eq!(ask(FixedOpaque([9; 16]), 1, 1, 1), Status4::BadSession);
+    assert_eq!(ask(session, 64, 1, 63), Status4::BadSlot);
+    assert_eq!(ask(session, 1, 1, 64), Status4::BadHighSlot);
+    assert_eq!(ask(session, 1, 2, 1), Status4::SeqMisordered);
+    assert_eq!(ask(session, 1, 1, 1), Status4::Ok);
+    assert_eq!(ask(session, 1, 3, 1), Status4::SeqMisordered);
+    assert_eq!(ask(session, 1, 2, 1), Status4::Ok);
+}
+
+/// 8881-2.10.6.4: before anything has an effect.
+#[test]
+fn what_is_beyond_a_sessions_limits_is_refused() {
+    let small = ChannelAttributes {
+        request_max: 600,
+        response_max: 600,
+        response_cached_max: 200,
+        operations_max: 30,
+        ..FORE
+    };
+    let mut client = Client::of(Pair::new(&["/data"]), b"small", small);
+    let name = [b'x'; 500];
+    let sequence = client.sequence(5);
+    let lookup = Argument4::Lookup(Opaque(&name));
+    assert_eq!(client.pair.status(2, &[sequence, ROOT, lookup]), Status4::ReqTooBig);
+    // Each GETFH takes 44 octets.
+    let many = [[ROOT].as_slice(), &[GETFH; 14]].concat();
+    assert_eq!(client.status(&many), Status4::RepTooBig);
+    client.keeps = true;
+    let several = [[ROOT].as_slice(), &[GETFH; 5]].concat();
+    assert_eq!(client.status(&several), Status4::RepTooBigToCache);
+    assert_eq!(client.status(&several[..2]), Status4::Ok);
+}
+
+#[test]
+fn a_session_ends_once_and_then_its_client_may() {
+    let mut client = Client::new(&["/data"]);
+    let (session, clientid) = (client.session_id(), client.clientid);
+    let (end, end_client) = (Argument4::DestroySession(session), Argument4::DestroyClientid(clientid));
+    assert_eq!(client.pair.status(2, &[end_client]), Status4::ClientidBusy);
+    assert_eq!(client.status(&[end_client]), Status4::ClientidBusy);
+    assert_eq!(client.status(&[end, ROOT]), Status4::NotOnlyOp, "its own session is the last that it ends");
+    assert_eq!(client.status(&[ROOT, end]), Status4::Ok);
+    assert_eq!(client.pair.status(2, &[end]), Status4::BadSession);
+    let sequence = client.sequence(0);
+    assert_eq!(client.pair.status(2, &[sequence]), Status4::BadSession);
+    assert_eq!(client.pair.status(2, &[end_client]), Status4::Ok);
+    assert_eq!(client.pair.status(2, &[end_client]), Status4::StaleClientid);
+}
+
+#[test]
+fn reclaiming_is_complete_once() {
+    let mut client = Client::new(&["/data"]);
+    assert_eq!(client.status(&[Argument4::ReclaimComplete(false)]), Status4::CompleteAlready);
+    assert_eq!(client.status(&[Argument4::ReclaimComplete(true)]), Status4::NoFilehandle);
+    assert_eq!(client.status(&[ROOT, Argument4::ReclaimComplete(true)]), Status4::Ok);
+}
+
+/// 8881-18.34.3: a connection is for requests of the client; there are no callbacks yet.
+#[test]
+fn a_connection_is_bound_for_requests() {
+    let mut client = Client::new(&["/data"]);
+    let session = client.session_id();
+    let mut bind = |session, direction| {
+        let arguments = BindConnArguments { session, direction, use_rdma: true };
+        client.pair.compound(2, &[Argument4::BindConnToSession(arguments)], |answer| {
+            let [Outcome4::BindConnToSession(result)] = answer.outcomes[..] else { panic!("{answer:?}") };
+            result.map(|ok| (ok.session, ok.direction, ok.use_rdma))
+        })
+    };
+    let fore = Ok((session, DirectionFromServer::Fore, false));
+    assert_eq!(bind(session, DirectionFromClient::Fore), fore);
+    assert_eq!(bind(session, DirectionFromClient::ForeOrBoth), fore);
+    assert_eq!(bind(session, DirectionFromClient::Back), Err(Status4::Inval));
+    assert_eq!(bind(FixedOpaque([1; 16]), DirectionFromClient::Fore), Err(Status4::BadSession));
+}
