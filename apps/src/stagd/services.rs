@@ -4,18 +4,20 @@ use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::exports::Medium;
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
 use stag::nfs::export::Export;
 use stag::nfs::handle::HandleKey;
+use stag::nfs::known_clients::KnownClients;
 use stag::nfs::server::{
     self, Config4, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking,
     SharedSessions, TimeOfDay,
 };
 use stag::nfs::state::Recovered;
 use stag::rpc::Pools;
+use stag::state::client::ClientConfig;
 use stag::runtime::{Clock, ReactorId, WallClock};
 use stag::stores::directory::WriteVerifier;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
@@ -40,16 +42,23 @@ pub(super) struct Common {
     /// Of version 4, the same at each reactor.
     version4: Config4,
     sessions: SharedSessions,
+    known: KnownClients,
 }
 
 impl Common {
     /// For a server of `settings`, on all its cores.
     pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
-        let recovered = match &settings.state_dir {
-            Some(directory) => Recovered::from_directory(directory).map_err(|error| {
-                CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()))
-            })?,
-            None => Recovered::nothing(),
+        let (recovered, known) = match &settings.state_dir {
+            Some(directory) => {
+                let fail = |error| {
+                    CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()))
+                };
+                (
+                    Recovered::from_directory(directory).map_err(fail)?,
+                    KnownClients::from_directory(directory).map_err(fail)?,
+                )
+            }
+            None => (Recovered::nothing(), KnownClients::nothing(epoch())),
         };
         let has_directory = settings.exports.iter().any(|(_, export)| export.medium == Medium::Directory);
         let key = match has_directory {
@@ -65,10 +74,11 @@ impl Common {
             minor_versions: settings.nfs.four,
             // Who has the key of the handles is the same server to its clients.
             identity: key.identity().to_vec(),
-            ..Config4::new(epoch())
+            clients: ClientConfig { lease_term: lease_term(settings), ..ClientConfig::default() },
+            ..Config4::new(known.epoch())
         };
         let sessions = SharedSessions::default();
-        Ok(Common { key, verifiers, locks: Mutex::new(locks), version4, sessions })
+        Ok(Common { key, verifiers, locks: Mutex::new(locks), version4, sessions, known })
     }
 
     /// What the NLM and NSM of a reactor begin with: nothing, or what is known from before a restart.
@@ -85,13 +95,22 @@ impl Common {
             hosts_max: plan.hosts_max,
             grace: settings.grace,
             host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
+            lease_term: lease_term(settings),
+            ..LockingConfig::default()
         };
         let out = TcpCallOut::new(CallOutConfig::default());
         let locking = Locking::new(config, recovered, Box::new(out));
+        let locking = locking.with_clients(self.known.clone(), reactor.index() as u8);
         // A reactor that is alone has no others to tell.
         let locking = if plan.reactors.len() > 1 { locking.linked(link) } else { locking };
         Rc::new(RefCell::new(locking))
     }
+}
+
+/// How long a lease of version 4 lasts, and the time after a restart in which its clients reclaim: the same as for locks of version
+/// 3. Without that it is as long as a Linux server's.
+fn lease_term(settings: &Settings) -> Duration {
+    if settings.grace.is_zero() { ClientConfig::default().lease_term } else { settings.grace }
 }
 
 /// A number that no earlier start of the server had, nor one on a clock that was set back by less than the time since: the time in

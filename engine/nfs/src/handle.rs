@@ -108,6 +108,11 @@ pub(crate) fn fsid(handle: &[u8]) -> Option<u64> {
     words(handle).map(|[fsid, ..]| fsid).ok()
 }
 
+/// The number of a handle's object, whether or not its tag is right; `None` if it is no handle of ours.
+pub(crate) fn fileid(handle: &[u8]) -> Option<u64> {
+    words(handle).map(|[_, fileid, ..]| fileid).ok()
+}
+
 /// A handle as four words: file system, number, generation and tag.
 type Words = [u64; HANDLE_LEN / 8];
 

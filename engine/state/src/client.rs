@@ -301,6 +301,8 @@ pub struct ClientTable {
     /// No lease lapses before this: a full table need not be searched until then.
     no_lapse_before: Duration,
     sessions: HashMap<SessionKey, Arc<Session>>,
+    /// Records that were not confirmed.
+    unconfirmed: usize,
     /// Not fetched yet.
     ended: VecDeque<EndedClient>,
 }
@@ -319,6 +321,7 @@ impl ClientTable {
             session_octets: 0,
             no_lapse_before: Duration::ZERO,
             sessions: HashMap::new(),
+            unconfirmed: 0,
             ended: VecDeque::new(),
         }
     }
@@ -411,6 +414,7 @@ impl ClientTable {
         };
         let exchanged = record.exchanged(id);
         self.records.insert(id, record);
+        self.unconfirmed += 1;
         self.owners.entry(owner).or_default().unconfirmed = Some(id);
         self.sites.entry(request.site).or_default().clients += 1;
         exchanged
@@ -501,6 +505,7 @@ impl ClientTable {
         }
         debug_assert!(may_change(&CHANGES, record.stage, ClientStage::Confirmed));
         record.stage = ClientStage::Confirmed;
+        self.unconfirmed -= 1;
         let Some(records) = self.owners.get_mut(&record.owner) else { return };
         let last = records.confirmed.replace(id);
         records.unconfirmed = None;
@@ -548,6 +553,12 @@ impl ClientTable {
         is_lapsed
     }
 
+    /// Tells whether there are clients that were not confirmed.
+    #[must_use]
+    pub fn has_unconfirmed(&self) -> bool {
+        self.unconfirmed > 0
+    }
+
     /// Ends those that were not confirmed within a term.
     pub fn sweep(&mut self, now: Duration) {
         let term = self.config.lease_term;
@@ -584,6 +595,9 @@ impl ClientTable {
         }
         self.release(record.site, 1, octets);
         // One that was not confirmed could not hold anything.
+        if record.stage == ClientStage::Unconfirmed {
+            self.unconfirmed -= 1;
+        }
         if record.stage == ClientStage::Confirmed {
             self.ended.push_back(EndedClient { client: id, owner: record.owner });
         }

@@ -41,7 +41,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     /// Whether all files are here.
-    fn is_alone(&self) -> bool {
+    pub(super) fn is_alone(&self) -> bool {
         self.locks_at.is_none()
     }
 
@@ -83,7 +83,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
 
     /// Where the locks on the file of a handle are kept.
     pub(super) fn home_of_locks(&self, file: &[u8]) -> Home {
-        let (Some(locks_at), Some(fsid)) = (self.locks_at, handle::fsid(file)) else { return Home::Here };
+        handle::fsid(file).map_or(Home::Here, |fsid| self.home_of_state(fsid))
+    }
+
+    /// Where locks and opens of the files of an export are kept.
+    pub(super) fn home_of_state(&self, fsid: u64) -> Home {
+        let Some(locks_at) = self.locks_at else { return Home::Here };
         if let Some(other) = self.elsewhere.iter().find(|other| other.fsid == fsid) {
             return Home::At(other.reactor);
         }

@@ -12,6 +12,7 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_nfs::export::{Client, Export};
+use stag_nfs::known_clients::KnownClients;
 use stag_nfs::server::{
     Config4, Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm, Nsm, Registered,
     Rpcbind, SharedLocking, SharedSessions, TimeOfDay, services_with_locks,
@@ -121,8 +122,13 @@ fn time_of_day() -> TimeOfDay {
     TimeOfDay::Offset(Duration::from_secs(1_000_000))
 }
 
-fn locking(config: LockingConfig, recovered: Recovered) -> SharedLocking {
-    Rc::new(RefCell::new(Locking::new(config, recovered, Box::new(NoCallOut::default()))))
+fn locking(
+    config: LockingConfig,
+    recovered: Recovered,
+    (known, home): (KnownClients, u8),
+) -> SharedLocking {
+    let locking = Locking::new(config, recovered, Box::new(NoCallOut::default()));
+    Rc::new(RefCell::new(locking.with_clients(known, home)))
 }
 
 /// Makes `server`, which has the files of `elsewhere`, and an engine without files one server. Returns the other engine.
@@ -131,7 +137,7 @@ fn join(
     server: &mut Server,
     elsewhere: Vec<Elsewhere>,
     config: EngineConfig,
-    locking: SharedLocking,
+    (locking, version4): (SharedLocking, (Config4, SharedSessions)),
 ) -> Server {
     let mut provider = world.provider("server");
     let pools = pools(&mut provider, &config, ENTRY, ENTRY_PAGES);
@@ -139,7 +145,6 @@ fn join(
     let exports = ExportTable::new(Vec::new(), pools.payload.clone()).unwrap();
     let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap();
     let registry = Rc::new(RefCell::new(registered()));
-    let version4 = (Config4::new(1), SharedSessions::default());
     let services = services_with_locks(exports, time_of_day(), locking, registry, version4);
     let mut entry = Engine::new(provider, services, pools, config, 3).unwrap();
     // Each sends what lies in the other's memory.
@@ -238,14 +243,16 @@ impl Pair {
             exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap();
         }
         let mut recovered = recovered.split(2).into_iter();
-        let mut next_locking = || locking(locks.clone(), recovered.next().unwrap());
-        let (locking, entry_locking) = (next_locking(), next_locking());
+        let known = KnownClients::nothing(1);
+        let mut next_locking = |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
+        let (locking, entry_locking) = (next_locking(HOME), next_locking(ENTRY));
         let registry = Rc::new(RefCell::new(registered()));
         let version4 = (Config4::new(1), SharedSessions::default());
+        let entry_made_of = (entry_locking, version4.clone());
         let services = services_with_locks(exports, time_of_day(), locking.clone(), registry, version4);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
         let mut entry =
-            crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_locking));
+            crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_made_of));
         entry.as_mut().unwrap_or(&mut server).listen("here").unwrap();
 
         let mut provider = world.provider("client");

@@ -28,7 +28,7 @@ impl Lab {
         let locking = (LockingConfig::default(), Recovered::nothing());
         let pair = Pair::of(exports, 1, FaultPlan::default(), locking, |index, pool| {
             let config = DirectoryConfig::new(&scratch[index].0, index as u64 + 1);
-            let disk = Disk::new(&DiskConfig::default(), &[]);
+            let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
             Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap())
         });
         Lab { client: Client::of(pair, b"client", FORE), _scratch: scratch }

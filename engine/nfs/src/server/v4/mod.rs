@@ -15,6 +15,7 @@ mod compound;
 mod fattr;
 mod files;
 mod handles;
+mod home;
 mod listing;
 mod locks;
 mod names;
@@ -319,8 +320,7 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
     }
 
     fn home(&self, call: &Call<'_>) -> Home {
-        let _ = call;
-        Home::Here
+        home::home_of_compound(&self.exports.borrow(), &self.state.pseudo, call)
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
@@ -347,6 +347,7 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
         if let Some((token, _)) = self.answered.front() {
             return Some(*token);
         }
+        self.state.sessions.sweep(now);
         let mut exports = self.exports.borrow_mut();
         while let Some((ready, token, suspended)) = exports.take_compound(now) {
             let time = self.time.at(now);
@@ -383,6 +384,6 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        (!self.answered.is_empty()).then_some(Duration::ZERO)
+        if self.answered.is_empty() { self.state.sessions.next_sweep() } else { Some(Duration::ZERO) }
     }
 }

@@ -56,7 +56,7 @@ fn number(parent: u64, name: &[u8]) -> u64 {
 }
 
 impl PseudoTree {
-    const ROOT: NodeIndex = NodeIndex(0);
+    pub(super) const ROOT: NodeIndex = NodeIndex(0);
 
     /// The tree of all exports, whichever reactor has their files.
     pub(super) fn new<S: Store + ?Sized>(exports: &ExportTable<S>) -> PseudoTree {
@@ -90,7 +90,8 @@ impl PseudoTree {
         &mut self.nodes[node.0 as usize]
     }
 
-    fn named(&self, parent: NodeIndex, name: &[u8]) -> Option<NodeIndex> {
+    /// The node of a name in another one.
+    pub(super) fn named(&self, parent: NodeIndex, name: &[u8]) -> Option<NodeIndex> {
         let children = self.node(parent).children.iter().copied();
         children.into_iter().find(|child| *self.node(*child).name == *name)
     }
@@ -110,13 +111,18 @@ impl PseudoTree {
             || children.iter().any(|child| self.is_visible(asker, *child))
     }
 
+    /// The export that begins at a node.
+    pub(super) fn export(&self, node: NodeIndex) -> Option<&Export> {
+        self.node(node).export.as_ref()
+    }
+
     /// Its number, which is the mounted_on_fileid of an export there.
     pub(super) fn fileid(&self, node: NodeIndex) -> u64 {
         self.node(node).fileid
     }
 
     /// The node of a number.
-    fn find(&self, fileid: u64) -> Option<NodeIndex> {
+    pub(super) fn find(&self, fileid: u64) -> Option<NodeIndex> {
         let found = self.nodes.iter().position(|node| node.fileid == fileid)?;
         Some(NodeIndex(found as u32))
     }

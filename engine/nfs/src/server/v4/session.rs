@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use stag_state::client::{ClientId, ClientTable, ExchangeRequest, Principal, SessionGrant, SessionRequest};
 use stag_state::session::{ChannelLimits, Session, SessionBusy, SessionKey};
@@ -45,12 +46,42 @@ pub(super) struct Sessions {
     last: Option<Arc<Session>>,
     /// Those that were used here.
     known: HashMap<SessionKey, Arc<Session>>,
+    /// When there are so many, those that ended are looked for.
+    sweep_at: usize,
+    /// When clients that were not confirmed in time are looked for.
+    next_sweep: Duration,
+    lease_term: Duration,
 }
+
+/// Fewer sessions are not worth a look.
+const SWEEP_LEN_MIN: usize = 64;
 
 impl Sessions {
     pub(super) fn new(config: &Config4, shared: SharedSessions) -> Sessions {
         let clients = ClientTable::new(config.clients, config.epoch);
-        Sessions { clients, shared, last: None, known: HashMap::new() }
+        Sessions {
+            clients,
+            shared,
+            last: None,
+            known: HashMap::new(),
+            sweep_at: SWEEP_LEN_MIN,
+            next_sweep: Duration::ZERO,
+            lease_term: config.clients.lease_term,
+        }
+    }
+
+    /// Forgets clients that were not confirmed in time, if some may be due.
+    #[inline]
+    pub(super) fn sweep(&mut self, now: Duration) {
+        if now >= self.next_sweep {
+            self.next_sweep = now + self.lease_term;
+            self.clients.sweep(now);
+        }
+    }
+
+    /// When [`Sessions::sweep`] has something to do.
+    pub(super) fn next_sweep(&self) -> Option<Duration> {
+        self.clients.has_unconfirmed().then_some(self.next_sweep)
     }
 
     /// Finds a session.
@@ -67,6 +98,11 @@ impl Sessions {
             return Some(Arc::clone(known));
         }
         let found = self.shared.with(|sessions| sessions.get(&key).cloned())?;
+        if self.known.len() >= self.sweep_at {
+            // Those that ended where this reactor is not told of it.
+            self.shared.with(|sessions| self.known.retain(|key, _| sessions.contains_key(key)));
+            self.sweep_at = (2 * self.known.len()).max(SWEEP_LEN_MIN);
+        }
         self.known.insert(key, Arc::clone(&found));
         Some(found)
     }
@@ -80,19 +116,22 @@ impl Sessions {
     /// Tells all reactors of the sessions that there are, after one was made or ended.
     fn publish(&mut self, made: Option<SessionKey>) {
         let clients = &self.clients;
-        self.shared.with(|sessions| {
-            if sessions.len() >= clients.session_count() + usize::from(made.is_none()) {
-                // Others ended with their clients.
-                sessions.retain(|key, _| clients.session(*key).is_some());
-            }
+        let have_ended = self.shared.with(|sessions| {
             if let Some(key) = made
                 && let Some(session) = clients.session(key)
             {
                 sessions.insert(key, Arc::clone(session));
             }
+            let have_ended = sessions.len() > clients.session_count();
+            if have_ended {
+                sessions.retain(|key, _| clients.session(*key).is_some());
+            }
+            have_ended
         });
-        self.known.retain(|key, _| clients.session(*key).is_some());
-        self.last = self.last.take().filter(|session| clients.session(session.key()).is_some());
+        if have_ended {
+            self.known.retain(|key, _| clients.session(*key).is_some());
+            self.last = self.last.take().filter(|session| clients.session(session.key()).is_some());
+        }
     }
 }
 

@@ -1,0 +1,41 @@
+//! The tests of version 4 once more, with a server of two engines: the clients are at one, and the files at the other.
+
+#[path = "../server/pair.rs"]
+#[allow(dead_code, reason = "not all tests are here")]
+mod pair;
+
+#[path = "../v4/attributes.rs"]
+mod attributes;
+#[path = "../v4/changes.rs"]
+mod changes;
+#[path = "../v4/client.rs"]
+mod client;
+#[path = "../v4/files.rs"]
+mod files;
+#[path = "../v4/handles.rs"]
+mod handles;
+#[path = "../v4/lab.rs"]
+mod lab;
+#[path = "../v4/listing.rs"]
+mod listing;
+#[path = "../v4/names.rs"]
+mod names;
+#[path = "../v4/sessions.rs"]
+mod sessions;
+
+use lab::Lab;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = true;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = pair::PLAIN;
+
+/// What change_info4 says of changes of directories (8881-3.3.5).
+const IS_ATOMIC: bool = true;
+
+/// Whether the files are in a directory of the machine.
+const IS_DIRECTORY: bool = false;
