@@ -17,6 +17,7 @@ mod opens;
 mod restart;
 mod sessions;
 mod state;
+mod weather;
 
 use lab::Lab;
 
