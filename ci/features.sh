@@ -35,8 +35,9 @@ verbs='stag-rdma-core-sys libloading'
 export RUSTFLAGS="${RUSTFLAGS:-} -Dwarnings"
 # Beside other builds, whose flags differ.
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/features
-for features in '' shm iwarp verbs tcp nfs shm,iwarp,test-util shm,version2 shm,iwarp,verbs,tcp,nfs,version2,test-util; do
-    echo "features: ${features:-none}"
+# All of them together are built with the workspace.
+for features in nfs shm iwarp verbs tcp,version2,test-util; do
+    echo "features: $features"
     cargo check --quiet --locked -p stag --no-default-features --features "$features" || failed=1
 done
 [ $failed -eq 0 ]

@@ -288,6 +288,17 @@ fn a_panic_costs_one_call() {
     assert!(!kept.is_ready(), "other Calls go on");
 }
 
+#[test]
+fn a_panic_that_is_not_caught_ends_the_server() {
+    let running =
+        Server::new(keeper).listen(&shm("not-caught")).catch_panics(false).start().expect("it runs");
+    let client = Client::builder().reconnect(None).connect(&running.urls()[0]).expect("it is there");
+    let ended = client.call(PROGRAM, 1, PANIC, |_| Ok(()));
+    assert!(matches!(ended, Err(ClientError::Call(CallError::ConnectionLost))), "{ended:?}");
+    let end = running.wait().expect_err("its thread has panicked");
+    assert!(matches!(&end, ServerError::Panic(text) if text.contains("as the test wants")), "{end:?}");
+}
+
 /// An answer from another thread has its data in memory that the server sends as it is.
 #[test]
 fn a_thread_answers_with_data() {
