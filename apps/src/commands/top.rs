@@ -136,7 +136,7 @@ impl Top {
             let after = admin::state(self.socket.as_ref())?;
             let window = Window::between(&before, &after);
             if io::stdout().is_terminal() {
-                // To the upper left corner, over what was there.
+                // Clears the screen and writes from its upper left corner.
                 out.line(format_args!("\x1b[H\x1b[2J{}", after.version))?;
             }
             window.tell(out)?;

@@ -89,7 +89,7 @@ impl<P: Served> ServedReactor<'_, P> {
                         );
                     }
                 }
-                // Who asked may have given up.
+                // The operator may have given up.
                 Request::Evict(client, to) => _ = to.try_send(self.evict(&client)),
             }
         }
