@@ -84,7 +84,7 @@ fn leads<S: Store + ?Sized>(
         | Argument4::ReclaimComplete(_) => Leads::Home(registrar()),
         Argument4::Putfh(handle) => home_of_handle(exports, pseudo, handle),
         Argument4::Putrootfh(()) | Argument4::Putpubfh(()) => Leads::Node(PseudoTree::ROOT),
-        Argument4::Lookup(name) => {
+        Argument4::Lookup(name) | Argument4::Secinfo(name) => {
             let named = at.and_then(|at| pseudo.named(at, name.0));
             named.map_or(Leads::On, Leads::Node)
         }

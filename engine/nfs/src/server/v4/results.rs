@@ -277,11 +277,6 @@ impl Results {
         self.len += UNIT;
     }
 
-    /// The status of the last operation.
-    pub(super) fn status(&self) -> Status4 {
-        self.status.0
-    }
-
     /// Sets the status of a COMPOUND without results.
     pub(super) fn set_status(&mut self, status: Status4) {
         self.status = Status4Word(status);
