@@ -265,7 +265,7 @@ pub(super) fn go_on<S: Store + ?Sized>(
     end(&mut server, cursor, ran, &mut operations, token)
 }
 
-/// Runs operations, until there are no more or one of them does not succeed.
+/// Runs operations up to the end, or up to the first that fails or waits.
 fn run<'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -358,7 +358,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Runs SEQUENCE. `false`: nothing else is to be run.
+/// Runs SEQUENCE. `false`: the COMPOUND ends here.
 fn begin<'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,

@@ -294,8 +294,8 @@ impl Results {
         self.has_effects = true;
     }
 
-    /// Makes them a refusal for now, as there is no memory to send them from: all but the first operation is to be tried again.
-    /// `false`: something was done that must not be done twice, or nothing is there to refuse.
+    /// Makes them a refusal for now, because there is no memory to send them from: the second operation answers NFS4ERR_DELAY.
+    /// `false`: an operation ran that must not run twice, or there is no second one.
     fn refuse_for_now(&mut self) -> bool {
         let Some((mark, number)) = self.second.take().filter(|_| !self.has_effects && !self.is_restored)
         else {

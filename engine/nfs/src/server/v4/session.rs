@@ -46,7 +46,7 @@ pub(super) struct Sessions {
     last: Option<Arc<Session>>,
     /// Those that were used here.
     known: HashMap<SessionKey, Arc<Session>>,
-    /// When there are so many, those that ended are looked for.
+    /// From this number on, sessions that ended are removed.
     sweep_at: usize,
     /// When clients that were not confirmed in time are looked for.
     next_sweep: Duration,
