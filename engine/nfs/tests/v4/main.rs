@@ -9,6 +9,7 @@ mod client;
 mod data;
 mod files;
 mod handles;
+mod hostile;
 mod lab;
 mod listing;
 mod locks;

@@ -265,7 +265,7 @@ pub(super) fn go_on<S: Store + ?Sized>(
     end(&mut server, cursor, ran, &mut operations, token)
 }
 
-/// Runs operations, until there are no more or one of them does not succeed.
+/// Runs operations up to the end, or up to the first that fails or waits.
 fn run<'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -292,7 +292,12 @@ fn run<'a, S: Store + ?Sized>(
                 }
             }
             Ok(operation) => match check_place(cursor, operation) {
-                Ok(()) => perform(server, cursor, operation, operations.reader()),
+                Ok(()) => {
+                    if has_effects(operation) {
+                        cursor.results.note_effects();
+                    }
+                    perform(server, cursor, operation, operations.reader())
+                }
                 Err(status) => Err(status.into()),
             },
             // Where it stands is wrong already.
@@ -353,7 +358,7 @@ impl Cursor<'_> {
     }
 }
 
-/// Runs SEQUENCE. `false`: nothing else is to be run.
+/// Runs SEQUENCE. `false`: the COMPOUND ends here.
 fn begin<'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -403,6 +408,33 @@ fn check_place(cursor: &Cursor<'_>, operation: Operation4) -> Result<(), Status4
         (Operation4::Sequence, _) => Err(Status4::SequencePos),
         _ => Ok(()),
     }
+}
+
+/// Whether an operation must not run twice: it changes more than where its COMPOUND stands.
+const fn has_effects(operation: Operation4) -> bool {
+    !matches!(
+        operation,
+        Operation4::Access
+            | Operation4::Getattr
+            | Operation4::Getfh
+            | Operation4::Lockt
+            | Operation4::Lookup
+            | Operation4::Lookupp
+            | Operation4::Nverify
+            | Operation4::Putfh
+            | Operation4::Putpubfh
+            | Operation4::Putrootfh
+            | Operation4::Read
+            | Operation4::Readdir
+            | Operation4::Readlink
+            | Operation4::Restorefh
+            | Operation4::Savefh
+            | Operation4::Secinfo
+            | Operation4::SecinfoNoName
+            | Operation4::Seek
+            | Operation4::TestStateid
+            | Operation4::Verify
+    )
 }
 
 fn decode<'a, T: Decode<'a>>(reader: &mut Reader<'a>) -> Result<T, Status4> {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Call ─▶ compound: one operation at a time ─▶ session · pseudo · attributes · names · files · locks ─▶ results ─▶ Reply
-//!            │ a step waits, or a change is over later                                              └▶ slot, if it is to be kept
+//!            │ a step waits, or a change is over later                                              └▶ slot, if the client asks to keep it
 //!            └▶ Suspended: arguments from that operation on, results so far ─▶ run again
 //! ```
 //!
@@ -140,7 +140,7 @@ struct Cursor<'c> {
     session: Option<Arc<Session>>,
     /// The slot that runs it.
     claim: Option<SlotClaim>,
-    /// Its reply is to be kept in the slot.
+    /// The client asks to keep the reply in the slot.
     keeps_reply: bool,
     results: Box<Results>,
     /// Data of Read chunks.

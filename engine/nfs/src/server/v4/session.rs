@@ -46,7 +46,7 @@ pub(super) struct Sessions {
     last: Option<Arc<Session>>,
     /// Those that were used here.
     known: HashMap<SessionKey, Arc<Session>>,
-    /// When there are so many, those that ended are looked for.
+    /// From this number on, sessions that ended are removed.
     sweep_at: usize,
     /// When clients that were not confirmed in time are looked for.
     next_sweep: Duration,
@@ -388,7 +388,7 @@ pub(super) fn bind_conn_to_session<S: Store + ?Sized>(
     server.state.sessions.find(SessionKey(arguments.session.0)).ok_or(Status4::BadSession)?;
     let direction = match arguments.direction {
         DirectionFromClient::Fore | DirectionFromClient::ForeOrBoth => DirectionFromServer::Fore,
-        // There is no channel for callbacks.
+        // There is no channel for callbacks, and no other one may be answered (8881-18.34.3).
         DirectionFromClient::Back | DirectionFromClient::BackOrBoth => return Err(Status4::Inval.into()),
     };
     cursor.results.value(&BindConnOk { session: arguments.session, direction, use_rdma: false })?;
