@@ -453,7 +453,8 @@ impl ClientTable {
         now: Duration,
     ) -> Result<SessionGrant, SessionFault> {
         let record = self.records.get_mut(&request.client).ok_or(SessionFault::StaleClient)?;
-        if record.principal != request.principal {
+        // Others may make further sessions: only the first one confirms the client.
+        if record.principal != request.principal && record.stage == ClientStage::Unconfirmed {
             return Err(SessionFault::InUse);
         }
         let (last, kept) = record.last_session;

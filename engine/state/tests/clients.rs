@@ -178,6 +178,8 @@ fn create_session_is_executed_once_for_each_sequence_id() {
     let second = create(SessionRequest { sequence_id: 2, ..asked }).unwrap();
     assert_ne!(first.key, second.key);
     assert_eq!(create(asked), Err(SessionFault::Misordered));
+    // Only the first session confirms the client.
+    assert_eq!(create(SessionRequest { principal: Principal(2), sequence_id: 2, ..asked }), Ok(second));
     // A failure is an answer, too.
     let small = ChannelLimits { response_max: 16, ..WISHES };
     let failed = SessionRequest { sequence_id: 3, fore: small, ..asked };
