@@ -17,8 +17,8 @@ use stag::nfs::server::{
 };
 use stag::nfs::state::Recovered;
 use stag::rpc::Pools;
-use stag::state::client::ClientConfig;
 use stag::runtime::{Clock, ReactorId, WallClock};
+use stag::state::client::ClientConfig;
 use stag::stores::directory::WriteVerifier;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::vfs::Store;
@@ -50,9 +50,8 @@ impl Common {
     pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
         let (recovered, known) = match &settings.state_dir {
             Some(directory) => {
-                let fail = |error| {
-                    CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()))
-                };
+                let fail =
+                    |error| CommandFailure::run(format_args!("--state-dir {}: {error}", directory.display()));
                 (
                     Recovered::from_directory(directory).map_err(fail)?,
                     KnownClients::from_directory(directory).map_err(fail)?,

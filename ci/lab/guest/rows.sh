@@ -64,10 +64,23 @@ is_quiet() {
 mount_rows() { # mount_rows EXPORT LOCKS
     local options=rdma path=$1
     [ "$over" != tcp ] || options=tcp
-    options+=,port=$PORT,vers=3,$2,mountproto=tcp${nconnect:+,nconnect=$nconnect}
-    if [ -n "${LABV_STAND_IN:-}" ]; then path=$EXPORT; else options+=,mountport=$MOUNT_PORT; fi
+    options+=,port=$PORT${nconnect:+,nconnect=$nconnect}
+    [ -z "${LABV_STAND_IN:-}" ] || path=$EXPORT
+    case $version in
+        3)
+            options+=,vers=3,$2,mountproto=tcp
+            [ -n "${LABV_STAND_IN:-}" ] || options+=,mountport=$MOUNT_PORT ;;
+        auto) ;;
+        *) options+=,vers=$version ;;
+    esac
+    # The kernel's server has its export at the root of version 4.
+    case ${LABV_STAND_IN:+kernel}$version in kernel3 | [!k]*) ;; *) path=/ ;; esac
     echo "mount -t nfs -o $options $SERVER:$path $MNT"
-    timeout -k 5 $((60 * SLOWNESS)) mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts
+    timeout -k 5 $((60 * SLOWNESS)) mount -t nfs -o "$options" "$SERVER:$path" $MNT && mountpoint -q $MNT && grep " $MNT " /proc/mounts || return
+    # Without a version asked for, the newest is agreed on.
+    local agreed=$version
+    [ $version != auto ] || agreed=4.2
+    grep -q " $MNT .*[,=]vers=$agreed," /proc/mounts
 }
 unmount() {
     local n=0
@@ -85,12 +98,16 @@ unmount() {
 #   tcp    RPC over TCP
 #   verbs-siw, verbs-rxe   the server is in the guest too, and drives that device through rdma-core
 #   wire-siw, wire-rxe     likewise, in a second guest
-# With +N behind it: a mount has N connections (nconnect), and the server two cores.
+# With +N behind it: a mount has N connections (nconnect), and the server two cores. With @VERSION behind that: it is by this version of
+# NFS, 3 if none is said; auto is what client and server agree on.
 # Sets DEV, the network device below the RDMA one, SERVER, its address, and MOUNT_PORT.
 link_up() {
     local kind=siw siw='' crc=off
-    over=${1%+*} nconnect=''
-    [ "$over" = "$1" ] || nconnect=${1#*+}
+    local way=${1%@*}
+    version=3
+    [ "$way" = "$1" ] || version=${1#*@}
+    over=${way%+*} nconnect=''
+    [ "$over" = "$way" ] || nconnect=${way#*+}
     case $over in crc | p2p) siw=$over ;; esac
     case $over in asked | p2p) crc=on ;; esac
     case $over in
@@ -220,8 +237,9 @@ group_client() {
         case $f in
             basic | special) row 240 "cthon-$f" in_folder $f timeout -k 5 $((240 * SLOWNESS)) python3 /payload/cthon.py $f . ;;
             # A directory's files keep no lists: the client is to hear that.
-            acl) case $export in
-                /dir) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
+            acl) case $version$export in
+                # Nor has version 4 those of POSIX.
+                */dir | [!3]*) row 60 no-acl in_folder acl bash -c 'touch f && ! setfacl -m u:1000:rw f 2>e && grep "not supported" e && getfacl -cnp f' ;;
                 *) row 60 acl in_folder acl python3 /payload/files.py acl . ;;
             esac ;;
             git | compile | dbench | idle) row 240 $f in_folder $f ${f}_rows ;;
@@ -239,7 +257,7 @@ group_client() {
     esac
 }
 
-# locks:OVER:EXPORT  byte-range locks by NLM; the mount has to find the server's lock manager by its rpcbind.
+# locks:OVER:EXPORT  byte-range locks. By NLM, for version 3, the mount has to find the server's lock manager by its rpcbind.
 group_locks() {
     link_up "$1"
     quiet_from

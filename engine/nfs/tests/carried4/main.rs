@@ -10,6 +10,8 @@ mod attributes;
 mod changes;
 #[path = "../v4/client.rs"]
 mod client;
+#[path = "../v4/data.rs"]
+mod data;
 #[path = "../v4/files.rs"]
 mod files;
 #[path = "../v4/handles.rs"]
@@ -18,10 +20,16 @@ mod handles;
 mod lab;
 #[path = "../v4/listing.rs"]
 mod listing;
+#[path = "../v4/locks.rs"]
+mod locks;
 #[path = "../v4/names.rs"]
 mod names;
+#[path = "../v4/opens.rs"]
+mod opens;
 #[path = "../v4/sessions.rs"]
 mod sessions;
+#[path = "../v4/state.rs"]
+mod state;
 
 use lab::Lab;
 

@@ -1,4 +1,4 @@
-//! The tests of names and attributes of version 4 once more, over a store that answers no question at once, and over one that answers at random.
+//! The tests of names, attributes, opens and data of version 4 once more, over a store that answers no question at once, and over one that answers at random.
 
 #[path = "../v4/attributes.rs"]
 mod attributes;
@@ -7,19 +7,27 @@ mod changes;
 #[path = "../v4/client.rs"]
 #[allow(dead_code, reason = "not all tests are here")]
 mod client;
+#[path = "../v4/data.rs"]
+mod data;
 #[path = "../v4/files.rs"]
 mod files;
 #[path = "../v4/lab.rs"]
 mod lab;
 #[path = "../v4/listing.rs"]
 mod listing;
+#[path = "../v4/locks.rs"]
+mod locks;
 #[path = "../v4/names.rs"]
 mod names;
+#[path = "../v4/opens.rs"]
+mod opens;
 #[path = "../server/pair.rs"]
 #[allow(dead_code, reason = "not all tests are here")]
 mod pair;
 #[path = "../../../stores/tests/store/slow.rs"]
 mod slow;
+#[path = "../v4/state.rs"]
+mod state;
 
 use lab::Lab;
 

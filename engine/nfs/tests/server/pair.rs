@@ -12,6 +12,7 @@ use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_nfs::export::{Client, Export};
+use stag_nfs::handle::HandleKey;
 use stag_nfs::known_clients::KnownClients;
 use stag_nfs::server::{
     Config4, Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm, Nsm, Registered,
@@ -122,13 +123,14 @@ fn time_of_day() -> TimeOfDay {
     TimeOfDay::Offset(Duration::from_secs(1_000_000))
 }
 
-fn locking(
-    config: LockingConfig,
-    recovered: Recovered,
-    (known, home): (KnownClients, u8),
-) -> SharedLocking {
+fn locking(config: LockingConfig, recovered: Recovered, (known, home): (KnownClients, u8)) -> SharedLocking {
     let locking = Locking::new(config, recovered, Box::new(NoCallOut::default()));
     Rc::new(RefCell::new(locking.with_clients(known, home)))
+}
+
+/// The key of handles of all engines of a group.
+fn key() -> HandleKey {
+    HandleKey::from_secret([7; 16])
 }
 
 /// Makes `server`, which has the files of `elsewhere`, and an engine without files one server. Returns the other engine.
@@ -143,7 +145,7 @@ fn join(
     let pools = pools(&mut provider, &config, ENTRY, ENTRY_PAGES);
     let arena = pools.payload.arena().clone();
     let exports = ExportTable::new(Vec::new(), pools.payload.clone()).unwrap();
-    let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap();
+    let exports = exports.in_group(elsewhere, reactor(ENTRY)).unwrap().with_key(key());
     let registry = Rc::new(RefCell::new(registered()));
     let services = services_with_locks(exports, time_of_day(), locking, registry, version4);
     let mut entry = Engine::new(provider, services, pools, config, 3).unwrap();
@@ -240,11 +242,12 @@ impl Pair {
         let elsewhere: Vec<_> = elsewhere.collect();
         let mut exports = ExportTable::new(shares, server_pools.payload.clone()).unwrap();
         if crate::IS_CARRIED {
-            exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap();
+            exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap().with_key(key());
         }
         let mut recovered = recovered.split(2).into_iter();
         let known = KnownClients::nothing(1);
-        let mut next_locking = |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
+        let mut next_locking =
+            |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
         let (locking, entry_locking) = (next_locking(HOME), next_locking(ENTRY));
         let registry = Rc::new(RefCell::new(registered()));
         let version4 = (Config4::new(1), SharedSessions::default());

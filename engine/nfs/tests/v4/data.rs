@@ -7,10 +7,12 @@ use stag_wire::nfs4::files::CommitArguments4;
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
+use stag_wire::xdr::{Reader, Reduced};
+
 use crate::Lab;
-use crate::client::{Compound, RESULTS_MAX};
+use crate::client::{Answer, Compound, RESULTS_MAX};
 use crate::files::{NO_ATTRIBUTES, ROOT, create, put, symlink};
-use crate::state::{BOTH, READ, WRITE, close, read, read_octets, write};
+use crate::state::{BOTH, READ, WRITE, close, read, write};
 
 fn lab() -> Lab {
     Lab::new(&["/data,root_squash=no"])
@@ -44,6 +46,25 @@ fn what_is_written_is_read_inline_and_by_chunk() {
     assert_eq!(lab.octets(&file, read(state, u64::MAX, 10), None), Ok((vec![], true)));
 }
 
+/// Statuses of a COMPOUND of a SEQUENCE, a PUTFH and these READs of 8192 octets, each with a Write chunk; and what is in the first
+/// `filled` of these.
+fn reads(lab: &mut Lab, file: &[u8], reads: &[(StateId, u64)], filled: u32) -> (Vec<Status4>, Vec<Vec<u8>>) {
+    let mut chunks = Chunks::default();
+    (0..reads.len() as u8).for_each(|index| chunks.write.push((index, lab.buffer(8192))));
+    let mut operations = vec![lab.sequence(0), put(file)];
+    operations.extend(reads.iter().map(|(state, offset)| read(*state, *offset, 8192)));
+    let compound = Compound { minor: 2, tag: b"", operations: &operations, results_max: RESULTS_MAX };
+    lab.pair.begin(&compound, chunks, 7);
+    let completed = lab.pair.until(|pair| pair.client.completed());
+    let results = completed.result.unwrap();
+    let reduced: Vec<_> = (0..filled).map(|index| Reduced::write_chunk(index, 8192)).collect();
+    let mut reader = Reader::with_reduced(results.bytes(), &reduced);
+    let answer: Answer<'_> = reader.value().unwrap();
+    let statuses = answer.outcomes[2..].iter().map(Outcome4::status).collect();
+    let data = completed.written.iter().take(filled as usize).map(|(_, buf)| buf[..8192].to_vec()).collect();
+    (statuses, data)
+}
+
 /// 8267-X-1, X-2: each READ has the Write chunk of its place, and one that fails leaves its own unused.
 #[test]
 fn several_reads_of_a_compound_have_their_chunks() {
@@ -52,32 +73,14 @@ fn several_reads_of_a_compound_have_their_chunks() {
     let state = lab.open_at(&file, BOTH);
     let data = pattern(20_000);
     lab.write_by_chunk(&file, state, 0, &data).unwrap();
-    let chunks = |lab: &Lab, count: u8| {
-        let mut chunks = Chunks::default();
-        let mut list = Few::new();
-        (0..count).for_each(|index| list.push((index, lab.buffer(8192))));
-        chunks.write = list;
-        chunks
-    };
-    let operations = [put(&file), read(state, 0, 8192), read(state, 8192, 8192)];
-    let two = chunks(&lab, 2);
-    let finished = lab.finished(&operations, two, RESULTS_MAX);
-    let answer = finished.reply::<Compound<'_>>().unwrap();
-    let Outcome4::Read(Ok(first)) = &answer.outcomes[2] else { panic!("{answer:?}") };
-    let first: Vec<u8> = finished.octets(&first.data.0).flatten().copied().collect();
-    assert!(first == data[..8192]);
-    check_read(read_octets(&finished, &answer), &data[8192..16_384], false);
+    let (statuses, found) = reads(&mut lab, &file, &[(state, 0), (state, 8192)], 2);
+    assert_eq!(statuses, [Status4::Ok, Status4::Ok]);
+    assert!(found[0] == data[..8192] && found[1] == data[8192..16_384]);
     let bad = StateId { seqid: 1, other: [9; 12] };
-    let two = chunks(&lab, 2);
-    let finished = lab.finished(&[put(&file), read(state, 0, 8192), read(bad, 0, 8192)], two, RESULTS_MAX);
-    let answer = finished.reply::<Compound<'_>>().unwrap();
-    assert_eq!(answer.status, Status4::BadStateid);
-    let Outcome4::Read(Ok(first)) = &answer.outcomes[2] else { panic!("{answer:?}") };
-    let first: Vec<u8> = finished.octets(&first.data.0).flatten().copied().collect();
-    assert!(first == data[..8192]);
-    let one = chunks(&lab, 1);
-    let finished = lab.finished(&[put(&file), read(bad, 0, 8192)], one, RESULTS_MAX);
-    assert_eq!(finished.reply::<Compound<'_>>().unwrap().status, Status4::BadStateid);
+    let (statuses, found) = reads(&mut lab, &file, &[(state, 0), (bad, 0)], 1);
+    assert_eq!(statuses, [Status4::Ok, Status4::BadStateid]);
+    assert!(found[0] == data[..8192]);
+    assert_eq!(reads(&mut lab, &file, &[(bad, 0)], 0).0, [Status4::BadStateid]);
 }
 
 /// Two WRITEs of one COMPOUND, each with a Read chunk.

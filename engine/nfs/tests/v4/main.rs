@@ -9,6 +9,7 @@ mod client;
 mod data;
 mod files;
 mod handles;
+mod hostile;
 mod lab;
 mod listing;
 mod locks;
@@ -17,6 +18,7 @@ mod opens;
 mod restart;
 mod sessions;
 mod state;
+mod weather;
 
 use lab::Lab;
 

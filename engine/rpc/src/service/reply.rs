@@ -111,7 +111,7 @@ impl Reply<'_> {
     /// Keeps 8166-4.3.2-a, 8166-4.3.2.1-a, 8166-4.3.2.3-b and 8166-X-12: Write chunks are used in list order; an empty
     /// one, or none, means inline; an item of no octets uses its chunk up.
     ///
-    /// On a byte stream the only eligible result of a procedure is sent from the memory that it lies in, unless
+    /// On a byte stream the first eligible result is sent from the memory that it lies in, unless
     /// it is so short that a copy costs less.
     #[inline]
     pub fn item(&mut self, len: u32) -> Placement {
@@ -147,9 +147,7 @@ impl Reply<'_> {
             Room::Single(room) => room.filter(|_| index == 0).map(u64::from),
             Room::Carried(room) if !room.is_stream => room.write_chunks.get(index).copied(),
             Room::Group(room) => room.item_room.filter(|_| index == 0),
-            Room::Stream | Room::Carried(_) => {
-                (self.eligible == 1 && len >= SPLICE_LEN_MIN).then_some(u64::MAX)
-            }
+            Room::Stream | Room::Carried(_) => (index == 0 && len >= SPLICE_LEN_MIN).then_some(u64::MAX),
         }
     }
 

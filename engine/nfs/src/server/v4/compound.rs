@@ -292,7 +292,12 @@ fn run<'a, S: Store + ?Sized>(
                 }
             }
             Ok(operation) => match check_place(cursor, operation) {
-                Ok(()) => perform(server, cursor, operation, operations.reader()),
+                Ok(()) => {
+                    if has_effects(operation) {
+                        cursor.results.note_effects();
+                    }
+                    perform(server, cursor, operation, operations.reader())
+                }
                 Err(status) => Err(status.into()),
             },
             // Where it stands is wrong already.
@@ -403,6 +408,33 @@ fn check_place(cursor: &Cursor<'_>, operation: Operation4) -> Result<(), Status4
         (Operation4::Sequence, _) => Err(Status4::SequencePos),
         _ => Ok(()),
     }
+}
+
+/// Whether an operation must not run twice: it changes more than where its COMPOUND stands.
+const fn has_effects(operation: Operation4) -> bool {
+    !matches!(
+        operation,
+        Operation4::Access
+            | Operation4::Getattr
+            | Operation4::Getfh
+            | Operation4::Lockt
+            | Operation4::Lookup
+            | Operation4::Lookupp
+            | Operation4::Nverify
+            | Operation4::Putfh
+            | Operation4::Putpubfh
+            | Operation4::Putrootfh
+            | Operation4::Read
+            | Operation4::Readdir
+            | Operation4::Readlink
+            | Operation4::Restorefh
+            | Operation4::Savefh
+            | Operation4::Secinfo
+            | Operation4::SecinfoNoName
+            | Operation4::Seek
+            | Operation4::TestStateid
+            | Operation4::Verify
+    )
 }
 
 fn decode<'a, T: Decode<'a>>(reader: &mut Reader<'a>) -> Result<T, Status4> {

@@ -17,8 +17,9 @@ use stag_runtime::ReactorId;
 use stag_state::stateid::{StateName, StateToken};
 use stag_vfs::Store;
 use stag_wire::nfs4::compound::CompoundCall;
+use stag_wire::nfs4::open::OpenClaim;
 use stag_wire::nfs4::operation::Argument4;
-use stag_wire::nfs4::{Handle4, StateId};
+use stag_wire::nfs4::{Handle4, Name4, StateId};
 
 use super::super::ExportTable;
 use super::pseudo::{NodeIndex, PSEUDO_FSID, PseudoTree};
@@ -84,13 +85,14 @@ fn leads<S: Store + ?Sized>(
         | Argument4::ReclaimComplete(_) => Leads::Home(registrar()),
         Argument4::Putfh(handle) => home_of_handle(exports, pseudo, handle),
         Argument4::Putrootfh(()) | Argument4::Putpubfh(()) => Leads::Node(PseudoTree::ROOT),
-        Argument4::Lookup(name) => {
-            let named = at.and_then(|at| pseudo.named(at, name.0));
-            named.map_or(Leads::On, Leads::Node)
-        }
-        Argument4::FreeStateid(state) => Leads::Home(home_of_state(state)),
+        Argument4::Lookup(name) | Argument4::Secinfo(name) => down(pseudo, at, name),
+        Argument4::Open(arguments) => match &arguments.claim {
+            OpenClaim::Null(name) => down(pseudo, at, name),
+            _ => Leads::On,
+        },
+        Argument4::FreeStateid(state) => Leads::Home(home_of_state(exports, state)),
         Argument4::TestStateid(states) => {
-            Leads::Home(states.iter().next().map_or(Home::Here, |state| home_of_state(&state)))
+            Leads::Home(states.iter().next().map_or(Home::Here, |state| home_of_state(exports, &state)))
         }
         _ => Leads::On,
     }
@@ -125,9 +127,16 @@ fn home_of_handle<S: Store + ?Sized>(
     }
 }
 
-fn home_of_state(state: &StateId) -> Home {
-    match (StateToken { seqid: state.seqid, other: state.other }).name() {
-        Some(StateName::Of(named)) => ReactorId::new(named.home.into()).map_or(Home::Here, Home::At),
-        _ => Home::Here,
-    }
+/// The reactor that a state id names, if it is one that gives state ids. What a client makes up is refused where it came in.
+fn home_of_state<S: Store + ?Sized>(exports: &ExportTable<S>, state: &StateId) -> Home {
+    let name = (StateToken { seqid: state.seqid, other: state.other }).name();
+    let Some(StateName::Of(named)) = name else { return Home::Here };
+    let others = exports.elsewhere.iter().map(|other| other.reactor);
+    let mut homes = exports.locks_at.into_iter().chain(others);
+    homes.find(|home| home.index() == usize::from(named.home)).map_or(Home::Here, Home::At)
+}
+
+/// To a name in a node.
+fn down(pseudo: &PseudoTree, at: Option<NodeIndex>, name: &Name4<'_>) -> Leads {
+    at.and_then(|at| pseudo.named(at, name.0)).map_or(Leads::On, Leads::Node)
 }

@@ -129,6 +129,9 @@ impl<S: Store + ?Sized> Entries<'_, '_, '_, '_, S> {
             // Another reactor has its files: clients hear all when they go there.
             Err(error) => {
                 let needs = server.needs(here, request)?;
+                if request.is_empty() {
+                    return Ok(self.push(shown, here, &numbered(shown.fileid), &needs));
+                }
                 Ok(self.push_error(shown, here, &needs, error))
             }
         }

@@ -64,6 +64,10 @@ pub(in crate::server) struct Results {
     status: Status4Word,
     /// They are those of the same request before, and finished.
     is_restored: bool,
+    /// Where the operation behind the first one began, and its number.
+    second: Option<(OperationMark, u32)>,
+    /// Whether an operation ran that must not run twice.
+    has_effects: bool,
 }
 
 /// The status of the last operation.
@@ -115,7 +119,7 @@ impl Results {
         self.texts.clear();
         (self.len, self.count, self.status) = (0, 0, Status4Word::default());
         (self.items_len, self.reduced_len) = (0, 0);
-        self.is_restored = false;
+        (self.is_restored, self.has_effects, self.second) = (false, false, None);
     }
 
     /// Lowers the limit to `limit` octets, what an RPC reply has before them not counted.
@@ -238,6 +242,9 @@ impl Results {
         }
         self.octets[self.len..self.len + UNIT].copy_from_slice(&number.to_be_bytes());
         self.octets[self.len + UNIT..self.len + OPERATION_LEN].fill(0);
+        if self.count == 1 {
+            self.second = Some((mark, number));
+        }
         self.len += OPERATION_LEN;
         self.count += 1;
         self.status = Status4Word(Status4::Ok);
@@ -277,14 +284,30 @@ impl Results {
         self.len += UNIT;
     }
 
-    /// The status of the last operation.
-    pub(super) fn status(&self) -> Status4 {
-        self.status.0
-    }
-
     /// Sets the status of a COMPOUND without results.
     pub(super) fn set_status(&mut self, status: Status4) {
         self.status = Status4Word(status);
+    }
+
+    /// Takes note of an operation that must not run twice.
+    pub(super) fn note_effects(&mut self) {
+        self.has_effects = true;
+    }
+
+    /// Makes them a refusal for now, as there is no memory to send them from: all but the first operation is to be tried again.
+    /// `false`: something was done that must not be done twice, or nothing is there to refuse.
+    fn refuse_for_now(&mut self) -> bool {
+        let Some((mark, number)) = self.second.take().filter(|_| !self.has_effects && !self.is_restored)
+        else {
+            return false;
+        };
+        self.fail(mark, Status4::Delay);
+        self.count = 2;
+        if number == stag_wire::nfs4::operation::Operation4::Setattr.number() {
+            self.word_beyond_limit(0);
+        }
+        self.finish();
+        true
     }
 
     /// Ends them: they can be sent and kept.
@@ -367,8 +390,17 @@ impl Results {
         self.is_restored
     }
 
-    /// Sends them. Text that has to be in registered memory is copied to `pool`.
+    /// Sends them. Text that has to be in registered memory is copied to `pool`. Without memory for them the client is told to
+    /// try again, if it may.
     pub(super) fn send(&mut self, reply: &mut Reply<'_>, pool: &Pool) {
+        self.send_whole(reply, pool);
+        if reply.lacks_memory() && self.refuse_for_now() {
+            reply.forget_results();
+            self.send_whole(reply, pool);
+        }
+    }
+
+    fn send_whole(&mut self, reply: &mut Reply<'_>, pool: &Pool) {
         let mut reduced = 0_u32;
         for (index, item) in self.items.iter().enumerate() {
             if reply.item(item.len) == Placement::Inline {

@@ -401,7 +401,7 @@ pub(super) fn bind_conn_to_session<S: Store + ?Sized>(
     server.state.sessions.find(SessionKey(arguments.session.0)).ok_or(Status4::BadSession)?;
     let direction = match arguments.direction {
         DirectionFromClient::Fore | DirectionFromClient::ForeOrBoth => DirectionFromServer::Fore,
-        // There is no channel for callbacks.
+        // There is no channel for callbacks, and no other one may be answered (8881-18.34.3).
         DirectionFromClient::Back | DirectionFromClient::BackOrBoth => return Err(Status4::Inval.into()),
     };
     cursor.results.value(&BindConnOk { session: arguments.session, direction, use_rdma: false })?;
