@@ -122,11 +122,7 @@ fn time_of_day() -> TimeOfDay {
     TimeOfDay::Offset(Duration::from_secs(1_000_000))
 }
 
-fn locking(
-    config: LockingConfig,
-    recovered: Recovered,
-    (known, home): (KnownClients, u8),
-) -> SharedLocking {
+fn locking(config: LockingConfig, recovered: Recovered, (known, home): (KnownClients, u8)) -> SharedLocking {
     let locking = Locking::new(config, recovered, Box::new(NoCallOut::default()));
     Rc::new(RefCell::new(locking.with_clients(known, home)))
 }
@@ -244,7 +240,8 @@ impl Pair {
         }
         let mut recovered = recovered.split(2).into_iter();
         let known = KnownClients::nothing(1);
-        let mut next_locking = |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
+        let mut next_locking =
+            |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
         let (locking, entry_locking) = (next_locking(HOME), next_locking(ENTRY));
         let registry = Rc::new(RefCell::new(registered()));
         let version4 = (Config4::new(1), SharedSessions::default());
