@@ -355,7 +355,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
         }
     }
 
-    /// Fails unless the caller may open a file that was there. Whoever may execute a file may read it: the client tells the two
+    /// Fails unless the caller may open a file that was there. Permission to execute a file is enough to read it: the client tells the two
     /// apart. A reclaim was permitted before the restart, at least to the owner.
     fn check_access(
         &self,
