@@ -157,6 +157,11 @@ fn a_client_that_is_not_confirmed_in_time_is_forgotten() {
     table.sweep(at(91));
     assert!(table.client(found.client).is_none());
     assert_eq!((table.clients().count(), ended(&mut table)), (0, None));
+    // The same without a sweep.
+    let client = exchange(&mut table, &ASKED).unwrap().client;
+    let asked = SessionRequest { client, sequence_id: 1, principal: Principal(1), fore: WISHES, back: BACK };
+    assert_eq!(table.create_session(&asked, at(91)), Err(SessionFault::StaleClient));
+    assert!(table.client(client).is_none());
 }
 
 /// 8881-18.36.4-a, 8881-18.36.4-c
