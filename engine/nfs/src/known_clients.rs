@@ -199,7 +199,7 @@ impl KnownClients {
         }
     }
 
-    /// Whether all who were forgotten are so on disk: until then nobody gets what they lost.
+    /// Whether the disk knows of all clients that were forgotten. Until then no other client gets what they lost.
     #[must_use]
     pub fn has_forgotten(&self) -> bool {
         let Some(journal) = &self.0.journal else { return true };

@@ -453,7 +453,14 @@ impl ClientTable {
         now: Duration,
     ) -> Result<SessionGrant, SessionFault> {
         let record = self.records.get_mut(&request.client).ok_or(SessionFault::StaleClient)?;
-        if record.principal != request.principal {
+        // It may be late before a sweep finds it.
+        let is_late = record.lease.look(now, self.config.lease_term) != LeaseStage::Active;
+        if record.stage == ClientStage::Unconfirmed && is_late {
+            self.end(request.client);
+            return Err(SessionFault::StaleClient);
+        }
+        // Others may make further sessions: only the first one confirms the client.
+        if record.principal != request.principal && record.stage == ClientStage::Unconfirmed {
             return Err(SessionFault::InUse);
         }
         let (last, kept) = record.last_session;

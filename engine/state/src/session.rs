@@ -41,7 +41,7 @@ pub struct ChannelLimits {
 impl ChannelLimits {
     /// Octets of a request or reply that are too few for any use: NFS4ERR_TOOSMALL. A SEQUENCE with its RPC header takes
     /// about 200.
-    pub const LEAST: u32 = 512;
+    pub const LEAST: u32 = 256;
 
     /// Agrees: nothing above what either end wants, and at least one slot and one operation (8881-18.36.3-a).
     /// `None`: too small for any use.

@@ -157,6 +157,11 @@ fn a_client_that_is_not_confirmed_in_time_is_forgotten() {
     table.sweep(at(91));
     assert!(table.client(found.client).is_none());
     assert_eq!((table.clients().count(), ended(&mut table)), (0, None));
+    // The same without a sweep.
+    let client = exchange(&mut table, &ASKED).unwrap().client;
+    let asked = SessionRequest { client, sequence_id: 1, principal: Principal(1), fore: WISHES, back: BACK };
+    assert_eq!(table.create_session(&asked, at(91)), Err(SessionFault::StaleClient));
+    assert!(table.client(client).is_none());
 }
 
 /// 8881-18.36.4-a, 8881-18.36.4-c
@@ -178,6 +183,8 @@ fn create_session_is_executed_once_for_each_sequence_id() {
     let second = create(SessionRequest { sequence_id: 2, ..asked }).unwrap();
     assert_ne!(first.key, second.key);
     assert_eq!(create(asked), Err(SessionFault::Misordered));
+    // Only the first session confirms the client.
+    assert_eq!(create(SessionRequest { principal: Principal(2), sequence_id: 2, ..asked }), Ok(second));
     // A failure is an answer, too.
     let small = ChannelLimits { response_max: 16, ..WISHES };
     let failed = SessionRequest { sequence_id: 3, fore: small, ..asked };

@@ -65,7 +65,7 @@ fn reads(lab: &mut Lab, file: &[u8], reads: &[(StateId, u64)], filled: u32) -> (
     (statuses, data)
 }
 
-/// 8267-X-1, X-2: each READ has the Write chunk of its place, and one that fails leaves its own unused.
+/// 8267-X-1, 8267-X-2: each READ has the Write chunk of its place, and one that fails leaves its own unused.
 #[test]
 fn several_reads_of_a_compound_have_their_chunks() {
     let mut lab = lab();

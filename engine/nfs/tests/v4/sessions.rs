@@ -126,8 +126,17 @@ fn a_client_is_the_same_until_it_restarts() {
 fn flags_that_no_client_may_set_are_invalid() {
     let mut pair = Pair::new(&["/data"]);
     let Argument4::ExchangeId(mut exchange) = exchange_id(b"client", 1) else { unreachable!() };
-    exchange.flags = 0x8000_0000;
-    assert_eq!(pair.status(1, &[Argument4::ExchangeId(exchange)]), Status4::Inval);
+    for (minor, flags, expected) in [
+        (1, 0x8000_0000, Status4::Inval),
+        (2, 0x8000_0000, Status4::Inval),
+        // RFC 7862 section 14.1.1.
+        (1, 4, Status4::Inval),
+        (2, 4, Status4::Ok),
+    ] {
+        exchange.flags = flags;
+        let found = pair.status(minor, &[Argument4::ExchangeId(exchange)]);
+        assert_eq!(found, expected, "{flags:x} in 4.{minor}");
+    }
     let Argument4::CreateSession(mut create) = create_session(1, 1, FORE) else { unreachable!() };
     create.flags = 8;
     assert_eq!(pair.status(1, &[Argument4::CreateSession(create)]), Status4::Inval);
@@ -247,4 +256,20 @@ fn a_connection_is_bound_for_requests() {
     assert_eq!(bind(session, DirectionFromClient::ForeOrBoth), fore);
     assert_eq!(bind(session, DirectionFromClient::Back), Err(Status4::Inval));
     assert_eq!(bind(FixedOpaque([1; 16]), DirectionFromClient::Fore), Err(Status4::BadSession));
+}
+
+/// 8881-2.10.6.1.2-a: a SEQUENCE whose own results are too long leaves its slot as it is.
+#[test]
+fn a_sequence_that_is_too_long_to_be_kept_changes_nothing() {
+    let fore = ChannelAttributes { response_cached_max: 10, ..FORE };
+    let mut client = Client::of(Pair::new(&["/data"]), b"client", fore);
+    let session = client.session_id();
+    let mut ask = |keep_reply| {
+        let sequence = SequenceArguments { session, sequence_id: 1, slot: 3, highest_slot: 3, keep_reply };
+        client.pair.status(1, &[Argument4::Sequence(sequence)])
+    };
+    assert_eq!(
+        [ask(true), ask(true), ask(false)],
+        [Status4::RepTooBigToCache, Status4::RepTooBigToCache, Status4::Ok]
+    );
 }

@@ -39,7 +39,7 @@ pub(super) struct Holders {
     pub(super) opens: OpenTable,
     pub(super) known: KnownClients,
     clients: HashMap<ClientId, Holder>,
-    /// When there are so many, those that ended are looked for.
+    /// At this number of clients, those that ended are looked for.
     sweep_at: usize,
 }
 

@@ -154,7 +154,7 @@ fn change<S: Store + ?Sized>(
         Progress::Done(made) => tell(server, cursor, ending, made),
         Progress::Later(ticket) => {
             let resume = Resume::Changing(ending.among_others());
-            Err(Stop::Later(opened.waits(ticket), super::Resume::Names(resume)))
+            Err(Stop::Later(opened.waits(ticket), super::Resume::Names(Box::new(resume))))
         }
     }
 }
@@ -169,7 +169,7 @@ fn tell<S: Store + ?Sized>(
     let opened = ending.opened();
     if let Err(ticket) = append(server, cursor, &ending, made.as_ref())? {
         let resume = Resume::Telling(ending, made);
-        return Err(Stop::Later(opened.waits(ticket), super::Resume::Names(resume)));
+        return Err(Stop::Later(opened.waits(ticket), super::Resume::Names(Box::new(resume))));
     }
     server.settle(&opened)
 }

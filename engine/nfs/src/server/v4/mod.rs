@@ -9,6 +9,7 @@
 //! An operation is a function of [`Server`], what it works on, and [`Cursor`], where its COMPOUND stands. It appends its
 //! results' fields to [`Cursor::results`], or says in a [`Stop`] why the COMPOUND does not go on now.
 
+mod attribute_sets;
 mod attributes;
 mod changes;
 mod compound;
@@ -173,7 +174,7 @@ enum Stop {
 enum Resume {
     /// Nothing: the results are there, and hold if the change reaches stable storage.
     Settled,
-    Names(changes::Resume),
+    Names(Box<changes::Resume>),
     Files(files::Resume),
 }
 
@@ -257,7 +258,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     ) -> Step {
         match resume {
             Resume::Settled => finished.map(|_| ()).map_err(Stop::from),
-            Resume::Names(resume) => changes::resume(self, cursor, resume, finished),
+            Resume::Names(resume) => changes::resume(self, cursor, *resume, finished),
             Resume::Files(resume) => files::resume(self, cursor, resume, finished),
         }
     }

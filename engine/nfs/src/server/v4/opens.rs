@@ -26,7 +26,7 @@ use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
 use super::super::ResolvedHandle;
 use super::changes::DirectoryBefore;
-use super::fattr::{either, set_of};
+use super::attribute_sets::{either, set_of};
 use super::files::Resume;
 use super::locks::{STATEID_LEN, check_is_regular, find_state, open_status, token_of, wire_of};
 use super::settable::{self, SetOn, WantedAttributes};
@@ -355,7 +355,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
         }
     }
 
-    /// Fails unless the caller may open a file that was there. Whoever may execute a file may read it: the client tells the two
+    /// Fails unless the caller may open a file that was there. Permission to execute a file is enough to read it: the client tells the two
     /// apart. A reclaim was permitted before the restart, at least to the owner.
     fn check_access(
         &self,

@@ -154,7 +154,9 @@ pub(super) fn exchange_id<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     arguments: &ExchangeIdArguments<'_>,
 ) -> Step {
-    if arguments.flags & !exchange_flag::FROM_CLIENT != 0 {
+    // RFC 7862 adds a flag.
+    let added = if cursor.minor < 2 { exchange_flag::SUPPORTS_FENCES } else { 0 };
+    if arguments.flags & !(exchange_flag::FROM_CLIENT & !added) != 0 {
         return Err(Status4::Inval.into());
     }
     match arguments.protection {
@@ -254,6 +256,9 @@ pub(super) fn create_session<S: Store + ?Sized>(
     Ok(())
 }
 
+/// Octets of SEQUENCE's results.
+const SEQUENCE_LEN: usize = 16 + 5 * 4;
+
 /// What SEQUENCE makes of a COMPOUND.
 pub(super) enum Begun {
     /// It runs.
@@ -279,6 +284,14 @@ pub(super) fn sequence<S: Store + ?Sized>(
     }
     if cursor.operations_left >= fore.operations_max {
         return Err(Status4::TooManyOps.into());
+    }
+    // Before the slot is taken: a SEQUENCE that fails leaves it as it is.
+    let results_len = REPLY_HEADER_LEN + cursor.results.total_len() + SEQUENCE_LEN;
+    if results_len > fore.response_max as usize {
+        return Err(Status4::RepTooBig.into());
+    }
+    if arguments.keep_reply && results_len > fore.response_kept_max as usize {
+        return Err(Status4::RepTooBigToCache.into());
     }
     let request = SlotRequest {
         slot: arguments.slot,

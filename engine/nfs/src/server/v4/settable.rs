@@ -4,7 +4,7 @@ use stag_vfs::{INVALID_ID, NANOSECONDS, ObjectKind, ObjectStat, TimeUpdate, Time
 use stag_wire::nfs4::attributes::{Attribute, AttributeList, AttributeSet, AttributeValue, SetTime4};
 use stag_wire::nfs4::{Bitmap, Opaque, Status4};
 
-use super::fattr::{both, either, set_of, supported, without};
+use super::attribute_sets::{both, either, set_of, supported, without};
 
 /// Bits of a mode that there are (8881-6.2.4).
 pub(super) const MODE_BITS: u32 = 0o7777;
