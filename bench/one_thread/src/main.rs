@@ -47,11 +47,13 @@ use stag::runtime::ReactorId;
 #[path = "../../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
 mod kinds;
+mod kinds4;
 #[path = "../../examples/shared/nothing.rs"]
 mod nothing;
 mod tcp;
 
 use kinds::{Chunked, File, NfsCall, Null};
+use kinds4::File4;
 
 /// Octets of payload memory at each end.
 const PAYLOAD_LEN: usize = 16 << 20;
@@ -206,13 +208,16 @@ fn main() -> Result<()> {
         "getattr" => run(&words, File::new(NfsCall::Getattr, data_len)),
         "read" => run(&words, File::new(NfsCall::Read, data_len)),
         "write" => run(&words, File::new(NfsCall::Write, data_len)),
+        "getattr4" => run(&words, File4::new(NfsCall::Getattr)),
+        "read4" => run(&words, File4::new(NfsCall::Read)),
+        "write4" => run(&words, File4::new(NfsCall::Write)),
         _ => usage(),
     }
 }
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, getattr4, read4 or write4 without +, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
