@@ -1,7 +1,6 @@
 //! Operations by plain system calls, done when they are begun.
 
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::OwnedFd;
 
 use rustix::fs::{fdatasync, fsync};
 use rustix::io::{Errno, ReadWriteFlags, preadv, pwritev2};
@@ -10,8 +9,9 @@ use smallvec::SmallVec;
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
 use crate::disk::{Sync, Work};
+use crate::file::DiskFile;
 
-pub(crate) fn run(mut work: Work, file: &OwnedFd) -> DiskCompletion {
+pub(crate) fn run(mut work: Work, file: &DiskFile) -> DiskCompletion {
     let result = loop {
         match once(&mut work, file) {
             Err(Errno::INTR) => {}
@@ -22,7 +22,7 @@ pub(crate) fn run(mut work: Work, file: &OwnedFd) -> DiskCompletion {
     DiskCompletion { tag: work.tag, result: result.map(|count| count as u32), data: work.data }
 }
 
-fn once(work: &mut Work, file: &OwnedFd) -> Result<usize, Errno> {
+fn once(work: &mut Work, file: &DiskFile) -> Result<usize, Errno> {
     match &mut work.data {
         Data::None if work.sync == Sync::All => fsync(file).map(|()| 0),
         Data::None => fdatasync(file).map(|()| 0),

@@ -3,14 +3,16 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
 use crate::blocking;
 use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces};
+use crate::file::DiskFile;
 use crate::ring::Ring;
 use crate::steps::Steps;
 
@@ -117,7 +119,7 @@ pub(crate) enum Means {
     Uring(Ring),
     Blocking,
     /// What waits for its step, and whose it is.
-    Stepped(VecDeque<(u32, Work, Rc<OwnedFd>)>),
+    Stepped(VecDeque<(u32, Work, Arc<DiskFile>)>),
 }
 
 /// An owner, and its completions that it has not asked for yet.
@@ -216,7 +218,7 @@ impl Disk {
     pub fn read(
         &self,
         tag: u64,
-        file: &Rc<OwnedFd>,
+        file: &Arc<DiskFile>,
         offset: u64,
         pieces: Pieces<Buf>,
     ) -> Result<(), DiskRefused> {
@@ -227,7 +229,7 @@ impl Disk {
     pub fn write(
         &self,
         tag: u64,
-        file: &Rc<OwnedFd>,
+        file: &Arc<DiskFile>,
         offset: u64,
         pieces: Pieces<Shared>,
         sync: Sync,
@@ -236,11 +238,11 @@ impl Disk {
     }
 
     /// Begins to make safe what was written to `file`.
-    pub fn sync(&self, tag: u64, file: &Rc<OwnedFd>, sync: Sync) -> Result<(), DiskRefused> {
+    pub fn sync(&self, tag: u64, file: &Arc<DiskFile>, sync: Sync) -> Result<(), DiskRefused> {
         self.begin(Work { tag, offset: 0, sync, data: Data::None }, file)
     }
 
-    fn begin(&self, work: Work, file: &Rc<OwnedFd>) -> Result<(), DiskRefused> {
+    fn begin(&self, work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
         let operations = &mut *self.shared.borrow_mut();
         if operations.outstanding == operations.depth {
             return Err(DiskRefused(work.data));

@@ -9,11 +9,16 @@
 //! begun, and [`Disk::method`] says so. The same is true of an owner whose files are in memory ([`Disk::set_immediate`]): the
 //! kernel never waits for a device there.
 //!
+//! System calls that io_uring does not have, and that may wait, are for [`Helpers`]: threads of one owner. A [`DiskFile`] can leave its
+//! closing to them.
+//!
 //! [`system`] has the few system calls about files that `rustix` lacks.
 
 mod blocking;
 mod completion;
 mod disk;
+mod file;
+mod helpers;
 mod ring;
 mod steps;
 pub mod system;
@@ -21,5 +26,7 @@ mod users;
 
 pub use completion::{Data, DiskCompletion, DiskRefused, PIECES_MAX, PIECES_USUAL, Pieces};
 pub use disk::{Disk, DiskConfig, DiskStatistics, Method, Sync};
+pub use file::{ClosingBin, DiskFile};
+pub use helpers::{HelperLimits, Helpers};
 pub use rustix::io::Errno;
 pub use steps::{DiskStep, Steps};

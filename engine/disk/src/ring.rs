@@ -5,8 +5,8 @@
 //! completion queue is larger, so neither can overrun.
 
 use std::mem;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::rc::Rc;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
@@ -15,6 +15,7 @@ use stag_memory::{Arena, ArenaId, Location};
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
 use crate::disk::{Sync, Work};
+use crate::file::DiskFile;
 
 /// The most bytes that one registered buffer may have.
 const REGISTERED_LEN_MAX: u64 = 1 << 30;
@@ -36,7 +37,7 @@ struct Slot {
     owner: u32,
     data: Data,
     /// Kept open for as long as the operation takes.
-    file: Option<Rc<OwnedFd>>,
+    file: Option<Arc<DiskFile>>,
     /// Not touched while the operation is in flight.
     list: Vec<libc::iovec>,
 }
@@ -124,7 +125,7 @@ impl Ring {
     }
 
     /// Puts an operation in the submission queue. The caller has seen that there is a slot.
-    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Rc<OwnedFd>) {
+    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Arc<DiskFile>) {
         let Some(index) = self.free.pop() else { unreachable!("more operations than slots") };
         let slot = &mut self.slots[index as usize];
         (slot.tag, slot.owner, slot.data) = (work.tag, owner, work.data);

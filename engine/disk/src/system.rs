@@ -1,9 +1,10 @@
 //! System calls about files that `rustix` lacks.
 
 use std::ffi::CStr;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -147,6 +148,17 @@ pub fn links_max(file: BorrowedFd<'_>) -> Option<u32> {
 pub fn file_time() -> Duration {
     let time = clock_gettime(ClockId::RealtimeCoarse);
     Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+}
+
+/// A descriptor that is readable while one of these is, which stay open as long.
+pub fn any_of(descriptors: &[RawFd]) -> Result<OwnedFd, Errno> {
+    let any = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    for number in descriptors {
+        // SAFETY: it is borrowed for this call only; the kernel forgets it when it is closed.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(*number) };
+        epoll::add(&any, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    }
+    Ok(any)
 }
 
 pub(crate) fn last() -> Errno {

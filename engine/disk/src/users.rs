@@ -134,6 +134,21 @@ impl FileUsers {
         result.map_or(Err(Errno::AGAIN), |result| result.unwrap_or_else(|panic| resume_unwind(panic)))
     }
 
+    /// Does `act` as `user`, on the calling thread, which is root again afterwards. Not for a thread that works on RDMA devices: see
+    /// [`FileUsers`]. Errors as [`FileUsers::run`].
+    pub fn run_here<T>(
+        &self,
+        user: &FileUser<'_>,
+        act: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        if user.uid == u32::MAX || user.gid == u32::MAX || user.groups.contains(&u32::MAX) {
+            return Err(Errno::INVAL);
+        }
+        let _back = BackToRoot(self);
+        self.become_user(user)?;
+        act()
+    }
+
     /// Makes the kernel take this thread for `user`, whatever user it was before.
     fn become_user(&self, user: &FileUser<'_>) -> Result<(), Errno> {
         // As a new thread: what the last user left, capabilities above all, must not help the next.
@@ -147,6 +162,17 @@ impl FileUsers {
             set_capabilities(&self.capabilities)?;
         }
         Ok(())
+    }
+}
+
+/// Makes the thread root again, also after a panic.
+struct BackToRoot<'a>(&'a FileUsers);
+
+impl Drop for BackToRoot<'_> {
+    fn drop(&mut self) {
+        let root = FileUser { uid: 0, gid: 0, groups: &[], privileged: true };
+        // Only the user for files was another: the kernel never refuses it. If it did, the next is refused what it asks for.
+        let _ = self.0.become_user(&root);
     }
 }
 

@@ -3,11 +3,13 @@
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
-use stag_disk::{Data, Disk, DiskCompletion, DiskConfig, Errno, Method, PIECES_USUAL, Pieces, Sync, system};
+use stag_disk::{
+    Data, Disk, DiskCompletion, DiskConfig, DiskFile, Errno, Method, PIECES_USUAL, Pieces, Sync, system,
+};
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
 use stag_testing::Scratch;
 
@@ -16,9 +18,13 @@ const PAGE: usize = 4096;
 const PIECES: usize = PIECES_USUAL + 1;
 const UNITS: usize = 1024;
 
-fn open(scratch: &Scratch) -> Rc<OwnedFd> {
+fn file_of(opened: impl Into<OwnedFd>) -> Arc<DiskFile> {
+    Arc::new(opened.into().into())
+}
+
+fn open(scratch: &Scratch) -> Arc<DiskFile> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&scratch.0);
-    Rc::new(file.unwrap().into())
+    file_of(file.unwrap())
 }
 
 fn arena() -> Arena {
@@ -113,13 +119,13 @@ fn failures_say_why_and_give_the_buffers_back() {
     each_way(|disk, pool| {
         let scratch = Scratch::vacant();
         open(&scratch);
-        let unwritable: Rc<OwnedFd> = Rc::new(fs::File::open(&scratch.0).unwrap().into());
+        let unwritable: Arc<DiskFile> = file_of(fs::File::open(&scratch.0).unwrap());
         disk.write(1, &unwritable, 0, one(filled(&pool, b"no")), Sync::None).unwrap();
         let completion = wait(&disk);
         assert_eq!(completion.result, Err(Errno::BADF));
         assert_eq!(completion.data.len(), 2);
         drop(completion);
-        let directory: Rc<OwnedFd> = Rc::new(fs::File::open(std::env::temp_dir()).unwrap().into());
+        let directory: Arc<DiskFile> = file_of(fs::File::open(std::env::temp_dir()).unwrap());
         disk.read(2, &directory, 0, one(pool.take().unwrap())).unwrap();
         assert_eq!(wait(&disk).result, Err(Errno::ISDIR));
         assert_eq!(disk.statistics().failures, 2);
@@ -187,7 +193,7 @@ fn dropped_with_work_in_flight_it_waits() {
         assert!(pool.outstanding() > 0);
         drop(disk);
         assert_eq!(pool.outstanding(), 0);
-        assert_eq!(Rc::strong_count(&file), 1, "no descriptor is kept");
+        assert_eq!(Arc::strong_count(&file), 1, "no descriptor is kept");
         if fs::metadata(&scratch.0).unwrap().len() > 0 {
             let found = fs::read(&scratch.0).unwrap();
             assert_eq!(found.len(), 8 * PIECES * PAGE);
@@ -212,7 +218,7 @@ fn a_completion_makes_the_descriptor_readable() {
         return;
     };
     let (reader, mut writer) = std::io::pipe().unwrap();
-    disk.read(1, &Rc::new(reader.into()), 0, one(pool.take().unwrap())).unwrap();
+    disk.read(1, &file_of(reader), 0, one(pool.take().unwrap())).unwrap();
     assert!(disk.poll().is_none(), "nothing to read yet");
     assert!(!is_readable(descriptor, 0));
     writer.write_all(b"now").unwrap();

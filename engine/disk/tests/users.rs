@@ -51,6 +51,31 @@ fn one_other_thread_does_it_for_all() {
     assert_eq!(thread(), ours, "the thread that asks keeps its credentials");
 }
 
+/// For a thread that is there for such work.
+#[test]
+fn a_thread_that_acts_here_is_root_again_afterwards() {
+    let Some(users) = users() else { return };
+    let scratch = Scratch::folder();
+    fs::set_permissions(&scratch.0, Permissions::from_mode(0o777)).unwrap();
+    let acts = || {
+        let made = |name: &str| make(&scratch.0.join(name));
+        let ours = thread();
+        assert_eq!(users.run_here(&user(1000, &[], false), || made("a")), Ok((1000, 1000)));
+        assert_eq!(users.run_here(&user(u32::MAX, &[], false), || made("b")), Err(Errno::INVAL));
+        assert_eq!(users.run_here(&user(1001, &[7], true), || Err::<(), _>(Errno::IO)), Err(Errno::IO));
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _ = users.run_here(&user(1002, &[], false), || -> Result<(), Errno> { panic!("of the act") });
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(made("c"), Ok((0, 0)));
+        let capabilities = |lines: &[String]| -> Vec<String> {
+            lines.iter().filter(|line| line.starts_with("Cap")).cloned().collect()
+        };
+        assert_eq!(capabilities(&thread().1), capabilities(&ours.1));
+    };
+    std::thread::scope(|scope| scope.spawn(acts).join().unwrap());
+}
+
 #[test]
 fn nothing_of_one_user_is_left_to_the_next() {
     let Some(users) = users() else { return };

@@ -1,7 +1,8 @@
 //! The interface of a store: a file system without permissions.
 //!
 //! - A step that reads changes nothing and may be run again. It may answer [`Blocked::Waits`]: the operation is run again from
-//!   its start when the ticket is done.
+//!   its start when the ticket is done, as soon as [`Store::finish`] took that: what the store has learned is good for this run,
+//!   until [`Store::poll_later`] is called again.
 //! - A step that changes is the last of its operation. It does all of it, or fails and does nothing; it may be over later
 //!   ([`Progress::Later`]).
 //!
@@ -332,7 +333,7 @@ pub trait Store: Any {
 
     /// Fails once the files are no longer where they were when the store was made: their place on the machine leads to
     /// others, which a client that mounts now would expect.
-    fn check_place(&self) -> Result<(), FsError> {
+    fn check_place(&self) -> ReadStep<()> {
         Ok(())
     }
 
@@ -351,6 +352,13 @@ pub trait Store: Any {
     #[inline(always)]
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
         self.stat(object).ok()
+    }
+
+    /// What an object was when it was last seen, for who cannot wait and does not need to know it as it is now. `None`: that is not
+    /// known.
+    fn stat_seen(&self, object: ObjectId) -> Option<ObjectStat> {
+        let _ = object;
+        None
     }
 
     /// Whether something else is changing an object at this time. Then what it was before and what it is after do not tell

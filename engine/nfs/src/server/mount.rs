@@ -140,7 +140,8 @@ pub(super) fn find<S: Store + ?Sized>(
         Err(status) => return Ok(Err(status)),
     };
     let volume = &exports.shares[share].1;
-    let (mut found, fsid) = (volume.stat(volume.profile().root), volume.profile().fsid);
+    let fsid = volume.profile().fsid;
+    let mut found = volume.store().check_place().and_then(|()| volume.stat(volume.profile().root));
     // As the superuser: what a user may do there, each of its Calls will be asked.
     for name in rest {
         found = found.and_then(|directory| volume.lookup(&UserIdentity::ROOT, &directory, name));
@@ -172,7 +173,6 @@ fn place<'p, S: Store + ?Sized>(
     if !asker.is_allowed(export) {
         return Err(Status::Acces);
     }
-    exports.shares[share].1.store().check_place().map_err(mount_status)?;
     Ok((share, rest.to_vec()))
 }
 

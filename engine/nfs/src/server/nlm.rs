@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
-use stag_vfs::{FsError, ObjectKind, access};
+use stag_vfs::{Blocked, FsError, ObjectKind, access};
 use stag_wire::nfs3::Handle;
 use stag_wire::nlm4::{
     self, CancelArguments, FreeAllArguments, Holder, Lock, LockArguments, Object, Procedure, Results,
@@ -242,7 +242,12 @@ impl<S: Store + ?Sized> Desk<'_, S> {
         let volume = self.exports.volume(&opened);
         let key = FileKey { volume: volume.profile().volume, object: opened.object };
         let Some(exclusive) = exclusive else { return Ok(key) };
-        let seen = self.exports.stat(&opened).map_err(|blocked| status(blocked.into()))?;
+        // A lock cannot wait. Who asks for it has just opened the file.
+        let seen = self.exports.stat(&opened).or_else(|blocked| match blocked {
+            Blocked::Waits(_) => volume.store().stat_seen(opened.object).ok_or(blocked),
+            Blocked::Fails(_) => Err(blocked),
+        });
+        let seen = seen.map_err(|blocked| status(blocked.into()))?;
         if seen.kind != ObjectKind::Regular {
             return Err(Status::Failed);
         }

@@ -10,7 +10,7 @@ use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
 use stag_runtime::Poller;
-use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_testing::Scratch;
 use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, SetaclArguments, mask};
@@ -30,7 +30,8 @@ fn lab() -> Lab {
     let disk = RefCell::new(Some(disk));
     let locking = (LockingConfig::default(), Recovered::nothing());
     let pair = Pair::of(&["/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
-        let config = DirectoryConfig::new(&scratch.0, 9);
+        let config =
+            DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 9) };
         Box::new(DirectoryStore::new(&config, disk.take().unwrap(), pool.clone()).unwrap())
     });
     Lab { pair, steps, _scratch: scratch }

@@ -5,7 +5,7 @@ use stag_fabric::sim::FaultPlan;
 use stag_memory::Buf;
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
-use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_testing::Scratch;
 use stag_vfs::{Timestamp, Usage};
@@ -127,7 +127,8 @@ fn a_directory_beside_goes_on() {
     let locking = (LockingConfig::default(), Recovered::nothing());
     let mut pair = Pair::of(&exports, 1, FaultPlan::default(), locking, |index, pool| {
         if index == 1 {
-            let config = DirectoryConfig::new(&scratch.0, 9);
+            let config =
+                DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 9) };
             let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[pool.arena()]);
             return Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap());
         }

@@ -3,9 +3,6 @@
 //! The file is examined after the last of them came and before the first is done. So the result is as true for each as if the
 //! file had been examined for that one alone.
 
-use std::os::fd::AsFd;
-
-use stag_disk::system;
 use stag_vfs::{FsError, Stability, policy};
 
 use super::DirectoryStore;
@@ -16,19 +13,21 @@ impl DirectoryStore {
     /// Admits or refuses the transfers that were asked for: what a file is counts for all of them that are there now. What
     /// changes names or attributes admits first those that came before it.
     pub(super) fn admit(&mut self) {
-        while let Some(asked) = self.transfers.next_asked() {
-            let admitted = match asked.write {
-                None => self.admit_read(&asked),
-                Some(stable) => self.admit_write(&asked, stable),
-            };
-            if let Err(status) = admitted {
-                self.transfers.refuse(asked.index, status);
+        if self.transfers.has_asked() {
+            // The operation in hand goes on with its own answers.
+            let answers = self.kernel.take_answers();
+            while let Some(asked) = self.transfers.next_asked() {
+                self.admit_one(asked);
             }
+            self.kernel.resume(answers);
         }
         self.asked.clear();
     }
 
-    fn admit_read(&mut self, Asked { index: transfer, object, user, .. }: &Asked) -> Result<(), FsError> {
+    pub(super) fn admit_read(
+        &mut self,
+        Asked { index: transfer, object, user, .. }: &Asked,
+    ) -> Result<(), FsError> {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
@@ -38,7 +37,7 @@ impl DirectoryStore {
         Ok(())
     }
 
-    fn admit_write(&mut self, asked: &Asked, stable: Stability) -> Result<(), FsError> {
+    pub(super) fn admit_write(&mut self, asked: &Asked, stable: Stability) -> Result<(), FsError> {
         let Asked { index: transfer, object, user, .. } = asked;
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
@@ -53,7 +52,7 @@ impl DirectoryStore {
         // Before the data, as the kernel does: what is in the file must not run as its owner any more.
         if let Some(mode) = policy::mode_after_write(user, found.mode) {
             let look = tree.open_to_look(index).map_err(status)?;
-            system::change_mode(look.as_fd(), mode).map_err(status)?;
+            self.kernel.set_mode(&look, mode).map_err(status)?;
             self.asked.clear();
         }
         // Without a place for its descriptor, data that is lost before COMMIT would go unnoticed.

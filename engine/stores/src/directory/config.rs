@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use stag_disk::system;
 
+use super::kernel::MayWait;
 use super::object;
 use super::verifier::WriteVerifier;
 
@@ -28,6 +29,8 @@ pub struct DirectoryConfig {
     pub trust: Duration,
     /// Whether to let the kernel open objects by file handle, where it does so for us.
     pub by_handle: bool,
+    /// What may wait in its file system; `None`: as the kind of that is.
+    pub may_wait: Option<MayWait>,
     /// Whether names and attributes that a Call changed are on stable storage before it is answered. Without, a crash of
     /// the machine may take back what clients were told is done. Data is not concerned: what is stable or committed
     /// is synced.
@@ -48,6 +51,7 @@ impl DirectoryConfig {
             reading_max: 16 << 20,
             trust: Duration::from_secs(1),
             by_handle: true,
+            may_wait: None,
             sync: true,
             verifier: WriteVerifier::default(),
         }

@@ -1,11 +1,11 @@
 //! Limits of a file system that it does not report: they are tried once, when the store is made.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use rustix::fs::{Mode, OFlags, fstatvfs, ftruncate, openat};
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
-use stag_disk::system;
+use stag_disk::{DiskFile, system};
 use stag_vfs::{NAME_LEN_MAX, PATH_LEN_MAX, StoreLimits};
 
 use super::FILE_LEN_MAX;
@@ -14,7 +14,7 @@ use super::FILE_LEN_MAX;
 const LINKS_MAX: u32 = 65_000;
 
 /// The limits of the file system that the directory `root` is in.
-pub(super) fn of(root: &OwnedFd) -> StoreLimits {
+pub(super) fn of(root: &DiskFile) -> StoreLimits {
     let name_len_max = fstatvfs(root).map_or(NAME_LEN_MAX, |found| {
         u32::try_from(found.f_namemax).unwrap_or(NAME_LEN_MAX).clamp(1, NAME_LEN_MAX)
     });
@@ -28,7 +28,7 @@ pub(super) fn of(root: &OwnedFd) -> StoreLimits {
 
 /// The largest file, by making one without a name that large, and no octet in it. Where none can be made (a file system
 /// that is read-only, or has none such) it is what a kernel's offset can say.
-fn file_len_max(root: &OwnedFd) -> u64 {
+fn file_len_max(root: &DiskFile) -> u64 {
     // Beyond its own limit the kernel would send a signal.
     let own = getrlimit(Resource::Fsize).current.unwrap_or(FILE_LEN_MAX);
     let most = own.min(FILE_LEN_MAX);

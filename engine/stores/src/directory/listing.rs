@@ -1,17 +1,39 @@
 //! Listing a directory, by the kernel's own cookies: they stay good while entries come and go, and after a restart.
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use rustix::fs::{RawDir, SeekFrom, seek};
+use rustix::fs::{OFlags, RawDir, SeekFrom, seek};
+use rustix::io::Errno;
 use stag_vfs::{FsError, ListStart, Listed, ObjectId};
 
-use super::object::{stat, stat_at, status};
-use super::tree::Tree;
+use super::kernel::{File, Marks};
+use super::object::{Stat, object_id, open_with, stat, stat_at, status};
+use super::tree::{Index, ROOT, Tree};
 
 /// Octets of entries that the kernel gives at a time.
 const CHUNK_LEN: usize = 16 << 10;
 
+/// The same for a helper: not much more than what a client asks for.
+const ASKED_CHUNK_LEN: usize = 8 << 10;
+
+/// Some entries of a directory, one after the other.
+pub(super) struct Chunk {
+    entries: Vec<Entry>,
+    /// Whether the last entry of the directory is among them.
+    is_last: bool,
+}
+
+struct Entry {
+    name: Box<[u8]>,
+    fileid: u64,
+    cookie: u64,
+    /// What it is, if that was asked for, and it is of this file system. An object's name is its own only if it is not `.` or `..`.
+    found: Option<(ObjectId, Stat)>,
+}
+
+/// Shows the entries after a cookie; see [`stag_vfs::Store::list`].
 pub(super) fn list(
     tree: &mut Tree,
     directory: ObjectId,
@@ -19,6 +41,19 @@ pub(super) fn list(
     visit: &mut dyn FnMut(Listed<'_>) -> bool,
 ) -> Result<bool, FsError> {
     let index = tree.find(directory)?;
+    if tree.kernel().is_immediate() {
+        list_now(tree, index, start, visit)
+    } else {
+        list_by_chunks(tree, index, start, visit)
+    }
+}
+
+fn list_now(
+    tree: &mut Tree,
+    index: Index,
+    start: ListStart,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<bool, FsError> {
     let file = tree.reopen(index, false).map_err(status)?;
     // A descriptor has one place, and others may have listed in between.
     seek(&*file, SeekFrom::Start(start.cookie)).map_err(|_| FsError::BadCookie)?;
@@ -58,4 +93,95 @@ pub(super) fn list(
         }
     }
     Ok(true)
+}
+
+/// The same, by what helpers have read.
+fn list_by_chunks(
+    tree: &mut Tree,
+    index: Index,
+    start: ListStart,
+    visit: &mut dyn FnMut(Listed<'_>) -> bool,
+) -> Result<bool, FsError> {
+    let looked = tree.open_to_look(index).map_err(status)?;
+    let mut cookie = start.cookie;
+    loop {
+        let chunk = match tree.kernel().chunk(&looked, cookie, start.attributes) {
+            Ok(chunk) => chunk,
+            // Nothing else of it is about a cookie.
+            Err(Errno::INVAL) => return Err(FsError::BadCookie),
+            Err(error) => return Err(status(error)),
+        };
+        for Entry { name, fileid, cookie: next, found } in &chunk.entries {
+            cookie = *next;
+            let (object, attributes) = match (&**name, found) {
+                (b"." | b"..", found) => {
+                    let of = if **name == *b"." { index } else { tree.parent(index) };
+                    let object = tree.id(of);
+                    // Above the root is nothing that is exported: it is above itself.
+                    let is_known = of == ROOT || tree.kernel().knows_what_is_open();
+                    let found = match tree.path_fd(of) {
+                        _ if !start.attributes => None,
+                        Ok(look) if is_known => tree.kernel().stat(&look).ok(),
+                        _ => found.map(|(_, found)| found).filter(|found| found.fileid == object.fileid),
+                    };
+                    (object, found)
+                }
+                (name, Some((object, found))) => {
+                    tree.note(index, name, *object, found.kind);
+                    (*object, Some(*found))
+                }
+                (_, None) => (ObjectId { fileid: *fileid, generation: 0 }, None),
+            };
+            let attributes = attributes.map(|found| found.attributes(object));
+            if !visit(Listed { object, name, cookie, attributes }) {
+                return Ok(false);
+            }
+        }
+        if chunk.is_last {
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads entries after a cookie. [`Errno::INVAL`]: there is no such cookie.
+pub(super) fn read_chunk(
+    looked: &File,
+    cookie: u64,
+    attributes: bool,
+    marks: &Marks,
+) -> Result<Chunk, Errno> {
+    // A descriptor has one place, so this is one of its own.
+    let file = open_with(looked.as_fd(), b".", OFlags::RDONLY.union(OFlags::DIRECTORY))?;
+    seek(&file, SeekFrom::Start(cookie)).map_err(|_| Errno::INVAL)?;
+    let mut space = [MaybeUninit::uninit(); ASKED_CHUNK_LEN];
+    let mut read = RawDir::new(&file, &mut space);
+    let mut chunk = Chunk { entries: Vec::new(), is_last: false };
+    loop {
+        let Some(entry) = read.next() else {
+            chunk.is_last = true;
+            return Ok(chunk);
+        };
+        let entry = entry?;
+        let (name, fileid) = (entry.file_name(), entry.ino());
+        let found = if attributes { glance(&file, name, marks).ok() } else { None };
+        chunk.entries.push(Entry {
+            name: name.to_bytes().into(),
+            fileid,
+            cookie: entry.next_entry_cookie(),
+            found,
+        });
+        if read.is_buffer_empty() {
+            return Ok(chunk);
+        }
+    }
+}
+
+/// What a name is.
+fn glance(directory: impl AsFd, name: &CStr, marks: &Marks) -> Result<(ObjectId, Stat), Errno> {
+    let found = stat_at(directory.as_fd(), name.to_bytes())?;
+    if found.place() != marks.place {
+        return Err(Errno::XDEV);
+    }
+    let id = object_id(directory.as_fd(), name, &found, marks.naming)?;
+    Ok((id, found))
 }

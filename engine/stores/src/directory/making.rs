@@ -1,6 +1,7 @@
-//! Makes objects, and sets their attributes.
+//! Makes objects.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -9,15 +10,15 @@ use rustix::fs::{
     ftruncate, makedev, mkdirat, mknodat, openat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
-use stag_disk::system::{self, FileUser};
+use stag_disk::{ClosingBin, DiskFile, system};
 use stag_vfs::{
-    DeviceId, EntryName, FsError, GROUPS_MAX, INVALID_ID, NewAttributes, NewObject, ObjectKind, ObjectStat,
-    Special, TimeUpdate, UserIdentity,
+    DeviceId, FsError, INVALID_ID, NewAttributes, NewObject, ObjectId, ObjectKind, ObjectStat, Special,
+    TimeUpdate, UserIdentity,
 };
 
-use super::DirectoryStore;
-use super::object::{Stat, stat, stat_at, status};
-use super::tree::{Index, Tree};
+use super::changes::{Actor, MadeObject, SyncTarget, open_to_sync};
+use super::kernel::{File, Identified, Marks, identify, reopen_as};
+use super::object::{Stat, object_id, stat, stat_at, status};
 
 /// What is known of an object that was just made.
 struct Made<'a> {
@@ -44,115 +45,148 @@ impl Made<'_> {
     }
 }
 
-impl DirectoryStore {
-    /// Makes an object by `make`, which gets the directory and the mode, and finds it.
-    ///
-    /// Between two system calls, who may write the directory on the server may exchange the name for another. So the
-    /// object is made as its owner and with its mode in one system call, and nothing is given to what has the
-    /// name afterwards. What one system call cannot give (set-id bits, what umask took, times, a group) goes to the
-    /// descriptor of a file, which is the file whatever its name; and of anything else only to what was born since.
-    pub(super) fn make_object(
-        &mut self,
-        user: &UserIdentity,
-        at: EntryName<'_>,
-        what: NewObject<'_>,
-        wanted: &NewAttributes,
-    ) -> Result<ObjectStat, FsError> {
-        let EntryName { directory: above, name } = at;
-        let kind = what.kind();
-        let tree = &mut *self.tree.borrow_mut();
-        let parent = tree.find(above.object)?;
-        tree.check_depth(parent)?;
-        let look = tree.path_fd(parent)?;
-        let target = self.target(tree, parent)?;
+/// An object to make.
+///
+/// Between two system calls, who may write the directory on the server may exchange the name for another. So the
+/// object is made as its owner and with its mode in one system call, and nothing is given to what has the
+/// name afterwards. What one system call cannot give (set-id bits, what umask took, times, a group) goes to the
+/// descriptor of a file, which is the file whatever its name; and of anything else only to what was born since.
+pub(super) struct Make {
+    pub(super) user: UserIdentity,
+    /// The directory, open and as it was seen.
+    pub(super) look: File,
+    pub(super) above: ObjectStat,
+    pub(super) name: Box<[u8]>,
+    pub(super) what: NewKind,
+    pub(super) wanted: NewAttributes,
+    pub(super) target: SyncTarget,
+    /// Whether the object has to be synced too.
+    pub(super) syncs: bool,
+    pub(super) marks: Marks,
+}
+
+/// What kind of object to make, with what that takes.
+pub(super) enum NewKind {
+    File,
+    Directory,
+    Symlink(Box<[u8]>),
+    Special(Special),
+}
+
+impl NewKind {
+    pub(super) fn new(what: NewObject<'_>) -> NewKind {
+        match what {
+            NewObject::File(_) => NewKind::File,
+            NewObject::Directory => NewKind::Directory,
+            NewObject::Symlink(path) => NewKind::Symlink(path.into()),
+            NewObject::Special(special) => NewKind::Special(special),
+        }
+    }
+
+    fn kind(&self) -> ObjectKind {
+        match self {
+            NewKind::File => ObjectKind::Regular,
+            NewKind::Directory => ObjectKind::Directory,
+            NewKind::Symlink(_) => ObjectKind::Symlink,
+            NewKind::Special(special) => special.kind(),
+        }
+    }
+}
+
+impl Make {
+    /// Makes it.
+    pub(super) fn run(
+        self,
+        actor: &Actor,
+        bin: Option<&ClosingBin>,
+        targets: &mut ArrayVec<(ObjectId, File), 2>,
+    ) -> Result<MadeObject, FsError> {
+        let Make { user, look, above, name, what, wanted, target, syncs, marks } = self;
+        let (kind, name, look) = (what.kind(), &*name, look.as_fd());
+        targets.extend(target);
         // The kernel gives the directory's group on by itself.
         let gid = if wanted.gid == above.gid { user.gid } else { wanted.gid };
         let maker = UserIdentity::new(wanted.uid, gid, []);
         let mode = Mode::from_raw_mode(wanted.mode);
-        let made = Made { kind, wanted, above, began: system::file_time() };
-        let above_fd = look.as_fd();
-        let opened = self.act_as(user, Some(&maker), || make(above_fd, name, what, mode)).map_err(status)?;
-        let (index, found, made) = match opened {
-            Some(file) => {
-                let made = stat(&file).map_err(status)?;
-                let found = self
-                    .dress_file(&file, &made, user, wanted)
-                    .inspect_err(|_| self.take_back(user, &look, name, made.fileid, AtFlags::empty()))?;
-                let (index, file) = tree.note_made(parent, name, file, &found).map_err(status)?;
-                (index, found, self.sync.then(|| (tree.id(index).fileid, file)))
+        let began = system::file_time();
+        let made = Made { kind, wanted: &wanted, above: &above, began };
+        let dresser = Dresser { actor, user: &user, wanted: &wanted };
+        let opened = actor.act_as(&user, Some(&maker), || make(look, name, &what, mode)).map_err(status);
+        match opened.inspect_err(|_| targets.clear())? {
+            Some(opened) => {
+                let first = stat(&opened).map_err(status)?;
+                let found = dresser
+                    .dress_file(&opened, &first)
+                    .inspect_err(|_| take_back(actor, &user, look, name, first.fileid, AtFlags::empty()))?;
+                if found.place() != marks.place {
+                    return Err(FsError::CrossDevice);
+                }
+                let file: File = Arc::new(DiskFile::new(opened, bin.cloned()));
+                let id = object_id(file.as_fd(), c"", &found, marks.naming).map_err(status)?;
+                if syncs {
+                    targets.push((id, file.clone()));
+                }
+                Ok(MadeObject { identified: Identified { file, id, found }, opened: None })
             }
             None => {
-                let (index, found) = find_made(tree, parent, name, |found| made.may_be(found))?;
+                let mut identified = match identify(look, name, &marks, bin.cloned()) {
+                    Ok(found) if !made.may_be(&found.found) => return Err(FsError::Exists),
+                    // Somebody took the name away at once: as if it had not been made.
+                    Err(Errno::NOENT) => return Err(FsError::Busy),
+                    found => found.map_err(status)?,
+                };
+                let found = identified.found;
                 let flags = if kind == ObjectKind::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
                 // Before it gets a mode that may forbid us to open it.
-                let dressed = self.target(tree, index).and_then(|target| {
-                    let found = if made.is_newborn(&found) {
-                        self.dress(tree, index, &found, user, wanted)?
-                    } else {
-                        found
-                    };
-                    Ok((found, target))
+                let how = reopen_as(found.kind, false).ok().filter(|_| syncs);
+                let opened = how.map_or(Ok(None), |how| open_to_sync(&identified.file, how, bin));
+                let dressed = opened.and_then(|opened| {
+                    let is_newborn = made.is_newborn(&found);
+                    let found = if is_newborn { dresser.dress(&identified.file, &found)? } else { found };
+                    Ok((found, opened))
                 });
-                let (found, target) = dressed.inspect_err(|_| {
+                let (found, opened) = dressed.inspect_err(|_| {
                     if made.is_newborn(&found) {
-                        self.take_back(user, &look, name, found.fileid, flags);
+                        take_back(actor, &user, look, name, found.fileid, flags);
                     }
                 })?;
-                (index, found, target)
+                identified.found = found;
+                targets.extend(opened.iter().map(|file| (identified.id, file.clone())));
+                Ok(MadeObject { identified, opened })
             }
-        };
-        self.changed.extend([target, made].into_iter().flatten());
-        Ok(found.attributes(tree.id(index)))
-    }
-
-    /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
-    /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
-    pub(super) fn act_as<T: Send>(
-        &self,
-        caller: &UserIdentity,
-        owner: Option<&UserIdentity>,
-        act: impl FnOnce() -> Result<T, Errno> + Send,
-    ) -> Result<T, Errno> {
-        let Some(users) = &self.users else { return act() };
-        let UserIdentity { uid, gid, .. } = *owner.unwrap_or(caller);
-        if !caller.is_root() {
-            // With a group of its own choice it still belongs to its first one.
-            let groups: ArrayVec<u32, { GROUPS_MAX + 1 }> =
-                caller.groups().iter().copied().chain([caller.gid]).collect();
-            return users.run(&FileUser { uid, gid, groups: &groups, privileged: false }, act);
-        }
-        if owner.is_none() || (uid, gid) == (0, 0) {
-            return act();
-        }
-        users.run(&FileUser { uid, gid, groups: &[], privileged: true }, act)
-    }
-
-    /// Removes what was just made and cannot be what it should be; a failure of that cannot be reported. What
-    /// somebody else put there stays; and what somebody puts there just now, unless `caller` may remove it.
-    fn take_back(
-        &self,
-        caller: &UserIdentity,
-        directory: &OwnedFd,
-        name: &[u8],
-        fileid: u64,
-        flags: AtFlags,
-    ) {
-        if stat_at(directory.as_fd(), name).is_ok_and(|found| found.fileid == fileid) {
-            let _ = self.act_as(caller, None, || unlinkat(directory, name, flags));
         }
     }
+}
 
-    /// Gives a new file what its making could not. Returns what it is then.
-    fn dress_file(
-        &self,
-        file: &OwnedFd,
-        made: &Stat,
-        user: &UserIdentity,
-        wanted: &NewAttributes,
-    ) -> Result<Stat, FsError> {
+/// Removes what was just made and cannot be what it should be; a failure of that cannot be reported. What
+/// somebody else put there stays; and what somebody puts there just now, unless `caller` may remove it.
+fn take_back(
+    actor: &Actor,
+    caller: &UserIdentity,
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    fileid: u64,
+    flags: AtFlags,
+) {
+    if stat_at(directory, name).is_ok_and(|found| found.fileid == fileid) {
+        let _ = actor.act_as(caller, None, || unlinkat(directory, name, flags));
+    }
+}
+
+/// Gives new objects what their making could not.
+struct Dresser<'a> {
+    actor: &'a Actor,
+    user: &'a UserIdentity,
+    wanted: &'a NewAttributes,
+}
+
+impl Dresser<'_> {
+    /// Gives it to a file. Returns what that is then.
+    fn dress_file(&self, file: &OwnedFd, made: &Stat) -> Result<Stat, FsError> {
+        let wanted = self.wanted;
         let look = || stat(file).map_err(status);
         let mut found = *made;
-        if self.users.is_some() && (made.uid, made.gid) != (wanted.uid, wanted.gid) {
+        if self.actor.is_anybody() && (made.uid, made.gid) != (wanted.uid, wanted.gid) {
             let follows_directory = made.uid == wanted.uid && !wanted.has_asked_gid;
             if !follows_directory {
                 change_owner(file.as_fd(), Some(wanted.uid), Some(wanted.gid))?;
@@ -165,7 +199,8 @@ impl DirectoryStore {
         }
         // What a change of the owner took, too.
         if found.mode != wanted.mode {
-            self.act_as(user, None, || system::change_mode(file.as_fd(), wanted.mode)).map_err(status)?;
+            let act = || system::change_mode(file.as_fd(), wanted.mode);
+            self.actor.act_as(self.user, None, act).map_err(status)?;
             found = look()?;
         }
         if set_times(file.as_fd(), wanted.atime, wanted.mtime)? {
@@ -174,45 +209,33 @@ impl DirectoryStore {
         Ok(found)
     }
 
-    /// Gives a new object that is no file what its making could not, as the caller could. Returns what it is then.
-    fn dress(
-        &self,
-        tree: &Tree,
-        index: Index,
-        found: &Stat,
-        user: &UserIdentity,
-        wanted: &NewAttributes,
-    ) -> Result<Stat, FsError> {
-        let look = tree.path_fd(index)?;
+    /// Gives it to an object that is no file, as the caller could. Returns what that is then.
+    fn dress(&self, object: &File, found: &Stat) -> Result<Stat, FsError> {
+        let wanted = self.wanted;
+        let object = object.as_fd();
         let mut found = *found;
-        if self.users.is_some() && wanted.has_asked_gid && found.gid != wanted.gid {
-            let object = look.as_fd();
-            self.act_as(user, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
-            found = stat(&*look).map_err(status)?;
+        if self.actor.is_anybody() && wanted.has_asked_gid && found.gid != wanted.gid {
+            self.actor.act_as(self.user, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
+            found = stat(object).map_err(status)?;
         }
         if found.kind != ObjectKind::Symlink && found.mode != wanted.mode {
-            let object = look.as_fd();
-            self.act_as(user, None, || system::change_mode(object, wanted.mode)).map_err(status)?;
-            found = stat(&*look).map_err(status)?;
+            let act = || system::change_mode(object, wanted.mode);
+            self.actor.act_as(self.user, None, act).map_err(status)?;
+            found = stat(object).map_err(status)?;
         }
-        if set_times(look.as_fd(), wanted.atime, wanted.mtime)? {
-            found = stat(&*look).map_err(status)?;
+        if set_times(object, wanted.atime, wanted.mtime)? {
+            found = stat(object).map_err(status)?;
         }
         Ok(found)
     }
 }
 
 /// The system call that makes an object. It gives the descriptor of a file.
-fn make(
-    above: BorrowedFd<'_>,
-    name: &[u8],
-    what: NewObject<'_>,
-    mode: Mode,
-) -> Result<Option<OwnedFd>, Errno> {
+fn make(above: BorrowedFd<'_>, name: &[u8], what: &NewKind, mode: Mode) -> Result<Option<OwnedFd>, Errno> {
     let special = |kind, device| mknodat(above, name, kind, mode, device);
     let device = |number: DeviceId| makedev(number.major, number.minor);
     match what {
-        NewObject::File(_) => {
+        NewKind::File => {
             let flags = OFlags::RDWR
                 .union(OFlags::CREATE)
                 .union(OFlags::EXCL)
@@ -220,29 +243,14 @@ fn make(
                 .union(OFlags::CLOEXEC);
             return openat(above, name, flags, mode).map(Some);
         }
-        NewObject::Directory => mkdirat(above, name, mode),
-        NewObject::Symlink(path) => symlinkat(path, above, name),
-        NewObject::Special(Special::Block(number)) => special(Kind::BlockDevice, device(number)),
-        NewObject::Special(Special::Character(number)) => special(Kind::CharacterDevice, device(number)),
-        NewObject::Special(Special::Socket) => special(Kind::Socket, 0),
-        NewObject::Special(Special::Fifo) => special(Kind::Fifo, 0),
+        NewKind::Directory => mkdirat(above, name, mode),
+        NewKind::Symlink(path) => symlinkat(&**path, above, name),
+        NewKind::Special(Special::Block(number)) => special(Kind::BlockDevice, device(*number)),
+        NewKind::Special(Special::Character(number)) => special(Kind::CharacterDevice, device(*number)),
+        NewKind::Special(Special::Socket) => special(Kind::Socket, 0),
+        NewKind::Special(Special::Fifo) => special(Kind::Fifo, 0),
     }
     .map(|()| None)
-}
-
-/// Looks up what was just made as `name`. What fails `is_made` is somebody else's.
-fn find_made(
-    tree: &mut Tree,
-    parent: Index,
-    name: &[u8],
-    is_made: impl FnOnce(&Stat) -> bool,
-) -> Result<(Index, Stat), FsError> {
-    match tree.enter(parent, name) {
-        Ok((_, found)) if !is_made(&found) => Err(FsError::Exists),
-        // Somebody took the name away at once: as if it had not been made.
-        Err(FsError::NotFound) => Err(FsError::Busy),
-        found => found,
-    }
 }
 
 pub(super) fn change_owner(file: BorrowedFd<'_>, uid: Option<u32>, gid: Option<u32>) -> Result<(), FsError> {

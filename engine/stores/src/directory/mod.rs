@@ -6,8 +6,9 @@
 //! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around (`tree.rs`). Symbolic
 //!   links are only reported; clients follow them, on their side.
 //! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`); those that come together share the
-//!   examination of their file (`seen.rs`). Data that was acknowledged as stable was synced. All else is system calls on names
-//!   and attributes, made at once: a directory that the kernel does not have in memory costs the reactor the disk's time.
+//!   examination of their file (`seen.rs`). Data that was acknowledged as stable was synced.
+//! - **Nothing else waits for the file system either**: what may take its time is asked and changed by helper threads of the store
+//!   (`kernel.rs`, `changes.rs`), and the step is over later.
 //! - **Changes of a Call are on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
 //!   attributes are synced by [`Store::sync_changes`], and COMMIT's data with them (`syncs.rs`).
 //!   [`DirectoryConfig::sync`] can switch it off. Two things cannot be synced by themselves: attributes of objects that
@@ -32,18 +33,22 @@
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
 mod admission;
-mod attributes;
+mod changes;
 mod config;
+mod errands;
 mod identity;
+mod kernel;
 mod limits;
 mod listing;
+mod locate;
 mod making;
-mod names;
+mod name_index;
 mod object;
 mod owned;
 mod recent;
 mod search;
 mod seen;
+mod steps;
 mod surroundings;
 mod syncs;
 mod ticket;
@@ -53,11 +58,12 @@ mod unsynced;
 mod verifier;
 mod writing;
 
-use std::cell::RefCell;
-use std::os::fd::{AsFd, RawFd};
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::rc::Rc;
 use std::time::Duration;
 
-use rustix::fs::{Gid, fstatvfs, readlinkat_raw};
+use rustix::fs::Gid;
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
@@ -69,8 +75,12 @@ use stag_vfs::{
     policy,
 };
 
+use changes::Actor;
 pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
+use errands::Errands;
 use identity::identity;
+pub use kernel::MayWait;
+use kernel::{Kernel, may_wait};
 use object::{is_read_only, status};
 use seen::Seen;
 use surroundings::ExportPlace;
@@ -78,7 +88,7 @@ pub use surroundings::{HandleWeakness, handle_weakness};
 use syncs::{Syncs, Target};
 use ticket::Work;
 use transfer::Transfers;
-use tree::{Index, Limits, ROOT, Tree};
+use tree::{Limits, ROOT, Tree};
 use unsynced::Unsynced;
 pub use verifier::WriteVerifier;
 use writing::Writing;
@@ -94,6 +104,20 @@ pub struct DirectoryStore {
     fsid: u64,
     place: ExportPlace,
     root: ObjectId,
+    kernel: Rc<Kernel>,
+    /// What helpers are at.
+    errands: RefCell<Errands>,
+    /// Changes that were over when the first of the answers was asked for that the operation in hand has.
+    answered_since: Cell<u64>,
+    /// What objects are that a helper just changed; `None`: that is not told.
+    told: RefCell<Vec<(ObjectId, Option<object::Stat>)>>,
+    /// Whether the files were read-only, when that was last known, and when it was last asked.
+    read_only: Cell<bool>,
+    mount_checked: Cell<Option<Duration>>,
+    /// Whether a helper closes descriptors.
+    is_closing: bool,
+    /// Whether what may wait is as the configuration says, and not as the file system is.
+    is_configured: bool,
     // A procedure that changes nothing still finds, opens and notes. Each borrows it for itself alone.
     tree: RefCell<Tree>,
     transfers: Transfers,
@@ -109,6 +133,10 @@ pub struct DirectoryStore {
     limits: StoreLimits,
     /// When it was last seen whether the files are in memory.
     memory_checked: Option<Duration>,
+    /// Whether that may change.
+    is_memory_kind: bool,
+    /// Readable while the disk or a helper is done with something.
+    wake: Option<OwnedFd>,
     /// Whether to sync what a Call changed.
     sync: bool,
     /// What the Call in hand changed.
@@ -117,7 +145,7 @@ pub struct DirectoryStore {
     /// Whom every caller is, unless we may act as anybody.
     own: Option<UserIdentity>,
     /// How we act as anybody.
-    users: Option<FileUsers>,
+    actor: Actor,
 }
 
 impl DirectoryStore {
@@ -134,7 +162,16 @@ impl DirectoryStore {
             by_handle: config.by_handle,
         };
         let failed = |error| DirectoryError::of_opening(&config.path, error);
-        let tree = Tree::open(&config.path, kept).map_err(failed)?;
+        let tree = Tree::open(&config.path, kept, config.may_wait).map_err(failed)?;
+        let kernel = tree.kernel().clone();
+        let mut errands = Errands::new();
+        if !kernel.is_immediate() && !errands.has_helpers() {
+            tracing::warn!(
+                "directory {}: no thread can be started to wait for its file system: while that works, all clients wait",
+                config.path.display()
+            );
+            kernel.set_may_wait(MayWait::Nothing);
+        }
         let root = tree.id(ROOT);
         let looked = tree.path_fd(ROOT).map_err(|_| failed(Errno::AGAIN))?;
         let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
@@ -149,11 +186,20 @@ impl DirectoryStore {
         let users = if own.is_none() { Some(FileUsers::new().map_err(act_as)?) } else { None };
         let verifier = config.verifier.clone();
         let syncs = Syncs::new(disk.another(), &verifier);
-        let transfers = Transfers::new(disk, pool, config.reading_max, &verifier);
-        Ok(DirectoryStore {
+        let transfers = Transfers::new(disk, kernel.clone(), pool, config.reading_max, &verifier);
+        let read_only = Cell::new(is_read_only(&*looked));
+        let mut store = DirectoryStore {
             fsid,
             place: ExportPlace::new(&config.path),
             root,
+            kernel,
+            errands: RefCell::new(errands),
+            answered_since: Cell::new(0),
+            told: RefCell::default(),
+            read_only,
+            mount_checked: Cell::new(None),
+            is_closing: false,
+            is_configured: config.may_wait.is_some(),
             tree: RefCell::new(tree),
             transfers,
             syncs,
@@ -164,12 +210,17 @@ impl DirectoryStore {
             asked: Seen::new(),
             limits,
             memory_checked: None,
+            is_memory_kind: kernel::is_memory_kind(&*looked),
+            wake: None,
             sync: config.sync,
             changed: Vec::new(),
             verifier,
             own,
-            users,
-        })
+            actor: Actor::new(users),
+        };
+        let waits = may_wait(&*looked);
+        store.note_waits(waits);
+        Ok(store)
     }
 
     /// The user and group that every caller is here; `None` if each is itself.
@@ -196,13 +247,40 @@ impl DirectoryStore {
         self.tree.borrow().place().volume()
     }
 
+    /// What may wait in its file system.
+    #[must_use]
+    pub fn may_wait(&self) -> MayWait {
+        self.kernel.may_wait()
+    }
+
     /// Sees whether the files are in memory. They are not always: somebody may give the machine swap.
     fn check_memory(&mut self, now: Duration) {
         self.memory_checked = Some(now);
+        // Another file system than one in memory is none later, and may take its time to say so.
+        if !self.is_memory_kind {
+            return;
+        }
         let Ok(root) = self.tree.get_mut().path_fd(ROOT) else { return };
-        let is_in_memory = system::is_in_memory(root.as_fd());
-        self.transfers.disk().set_immediate(is_in_memory);
-        self.syncs.disk().set_immediate(is_in_memory);
+        self.note_waits(may_wait(&*root));
+    }
+
+    fn note_waits(&mut self, waits: MayWait) {
+        self.transfers.disk().set_immediate(waits == MayWait::Nothing);
+        self.syncs.disk().set_immediate(waits == MayWait::Nothing);
+        if !self.is_configured && (waits == MayWait::Nothing || self.errands.get_mut().has_helpers()) {
+            self.kernel.set_may_wait(waits);
+        }
+        self.watch();
+    }
+
+    /// Sees to it that one descriptor tells of the disk and of helpers.
+    fn watch(&mut self) {
+        if self.wake.is_none()
+            && let (Some(disk), Some(helpers)) =
+                (self.transfers.disk().descriptor(), self.errands.get_mut().descriptor())
+        {
+            self.wake = system::any_of(&[disk, helpers]).ok();
+        }
     }
 
     /// Syncs a file on our own, if there are few places left for files with data that is not synced.
@@ -210,20 +288,6 @@ impl DirectoryStore {
         let Some((object, file)) = self.unsynced.due() else { return };
         let wait = self.syncs.wait([(object.fileid, file)].into_iter());
         self.unsynced.begin_sync(wait, object, self.writing.contains(object.fileid), true);
-    }
-
-    /// What must be synced when an object has changed; found before it is changed, because afterwards it would be too
-    /// late to fail. Nothing, if it cannot be synced or need not be.
-    fn target(&self, tree: &mut Tree, index: Index) -> Result<Option<Target>, FsError> {
-        if !self.sync {
-            return Ok(None);
-        }
-        match tree.reopen(index, false) {
-            Ok(file) => Ok(Some((tree.id(index).fileid, file))),
-            // No file or directory; or not for us to open. See the module.
-            Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => Ok(None),
-            Err(error) => Err(status(error)),
-        }
     }
 }
 
@@ -246,11 +310,17 @@ impl Store for DirectoryStore {
     }
 
     fn is_read_only(&self) -> bool {
-        self.tree.borrow().path_fd(ROOT).is_ok_and(|root| is_read_only(&root))
+        if self.kernel.is_immediate() {
+            return self.tree.borrow().path_fd(ROOT).is_ok_and(|root| is_read_only(&*root));
+        }
+        self.is_mounted_read_only()
     }
 
-    fn check_place(&self) -> Result<(), FsError> {
-        self.place.check(self.root.fileid, self.volume())
+    fn check_place(&self) -> ReadStep<()> {
+        let root = self.tree.borrow().path_fd(ROOT)?;
+        let found = self.kernel.stat_path(&root, self.place.path());
+        self.settle(Ok(()))?;
+        Ok(self.place.check(found, self.root.fileid, self.volume())?)
     }
 
     fn write_verifier(&self) -> StoreVerifier {
@@ -259,48 +329,57 @@ impl Store for DirectoryStore {
     }
 
     fn usage(&self) -> ReadStep<Usage> {
-        let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
-        let Ok(root) = self.tree.borrow().path_fd(ROOT) else { return Ok(none) };
-        // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
-        Ok(fstatvfs(&*root).map_or(none, |found| Usage {
-            bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
-            bytes_free: found.f_bavail.saturating_mul(found.f_frsize),
-            files_total: found.f_files,
-            files_free: found.f_favail,
-        }))
+        let root = self.tree.borrow().path_fd(ROOT)?;
+        self.settle(self.kernel.usage(&root).map_err(status))
     }
 
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
-        let (_, found) = self.tree.borrow_mut().find_stat(object)?;
-        Ok(found.attributes(object))
+        let found = self.tree.borrow_mut().find_stat(object);
+        self.settle(found.map(|(_, found)| found.attributes(object)))
     }
 
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
-        let (_, found) = self.finished.borrow_mut().find_stat(&mut self.tree.borrow_mut(), object).ok()?;
-        Some(found.attributes(object))
+        if let Some(told) = self.told_of(object) {
+            return told;
+        }
+        let found = self.finished.borrow_mut().find_stat(&mut self.tree.borrow_mut(), object);
+        if self.kernel.take_missing().is_some() {
+            return None;
+        }
+        Some(found.ok()?.1.attributes(object))
+    }
+
+    fn stat_seen(&self, object: ObjectId) -> Option<ObjectStat> {
+        self.tree.borrow().last_seen(object).map(|found| found.attributes(object))
     }
 
     fn is_changing(&self, object: ObjectId) -> bool {
-        self.writing.contains(object.fileid)
+        self.writing.contains(object.fileid) || self.errands.borrow().is_changing(object)
     }
 
     fn entry(&self, EntryName { directory, name }: EntryName<'_>) -> ReadStep<ObjectStat> {
-        let tree = &mut *self.tree.borrow_mut();
-        let index = tree.find(directory.object)?;
-        if name == b".." {
-            let above = tree.id(tree.parent(index));
-            let (_, found) = tree.find_stat(above)?;
-            return Ok(found.attributes(above));
-        }
-        let (index, found) = tree.look_up(index, name)?;
-        Ok(found.attributes(tree.id(index)))
+        let find = |tree: &mut Tree| {
+            let index = tree.find(directory.object)?;
+            if name == b".." {
+                let above = tree.id(tree.parent(index));
+                let (_, found) = tree.find_stat(above)?;
+                return Ok(found.attributes(above));
+            }
+            let (index, found) = tree.look_up(index, name)?;
+            Ok(found.attributes(tree.id(index)))
+        };
+        let found = find(&mut self.tree.borrow_mut());
+        self.settle(found)
     }
 
     fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
-        let tree = &mut *self.tree.borrow_mut();
-        let index = tree.find(directory)?;
-        tree.check_depth(index)?;
-        Ok(tree.is_within(index, other.fileid))
+        let find = |tree: &mut Tree| {
+            let index = tree.find(directory)?;
+            tree.check_depth(index)?;
+            Ok(tree.is_within(index, other.fileid))
+        };
+        let found = find(&mut self.tree.borrow_mut());
+        self.settle(found)
     }
 
     fn list(
@@ -310,7 +389,8 @@ impl Store for DirectoryStore {
         _: Timestamp,
         visit: &mut dyn FnMut(Listed<'_>) -> bool,
     ) -> ReadStep<bool> {
-        Ok(listing::list(&mut self.tree.borrow_mut(), directory, start, visit)?)
+        let listed = listing::list(&mut self.tree.borrow_mut(), directory, start, visit);
+        self.settle(listed)
     }
 
     fn link_target<'a>(
@@ -319,11 +399,13 @@ impl Store for DirectoryStore {
         space: &'a mut [u8; LINK_SPACE],
         _: Timestamp,
     ) -> ReadStep<&'a [u8]> {
-        let tree = &mut *self.tree.borrow_mut();
-        let index = tree.find(object)?;
-        let look = tree.path_fd(index)?;
-        // The empty path: of the link itself that is open.
-        let len = readlinkat_raw(&*look, c"", &mut space[..]).map_err(status)?;
+        let read = |tree: &mut Tree, space: &mut [u8; LINK_SPACE]| {
+            let index = tree.find(object)?;
+            let look = tree.path_fd(index)?;
+            self.kernel.link_target(&look, space).map_err(status)
+        };
+        let read = read(&mut self.tree.borrow_mut(), space);
+        let len = self.settle(read)?;
         Ok(&space[..len])
     }
 
@@ -334,7 +416,7 @@ impl Store for DirectoryStore {
             self.admit();
             seen = self.stat(seen.object)?;
         }
-        Ok(Progress::Done(attributes::set(self, &seen, set)?))
+        self.set_attributes(&seen, set)
     }
 
     fn make(
@@ -346,7 +428,7 @@ impl Store for DirectoryStore {
         _: Timestamp,
     ) -> ChangeStep<ObjectStat> {
         self.admit();
-        Ok(Progress::Done(self.make_object(user, at, what, attributes)?))
+        self.make_object(user, at, what, attributes)
     }
 
     fn link(
@@ -356,7 +438,7 @@ impl Store for DirectoryStore {
         at: EntryName<'_>,
         _: Timestamp,
     ) -> ChangeStep<()> {
-        Ok(Progress::Done(self.add_name(seen, at)?))
+        self.add_name(seen, at)
     }
 
     fn remove(
@@ -367,7 +449,7 @@ impl Store for DirectoryStore {
         _: Timestamp,
     ) -> ChangeStep<()> {
         self.admit();
-        Ok(Progress::Done(self.remove_name(user, at, seen)?))
+        self.remove_name(user, at, seen)
     }
 
     fn rename(
@@ -379,7 +461,7 @@ impl Store for DirectoryStore {
         _: Timestamp,
     ) -> ChangeStep<()> {
         self.admit();
-        Ok(Progress::Done(self.change_name(user, from, to, seen)?))
+        self.change_name(user, from, to, seen)
     }
 
     fn read(
@@ -426,11 +508,14 @@ impl Store for DirectoryStore {
 
     fn commit(&mut self, object: ObjectId, _: u64, _: u32) -> ChangeStep<()> {
         self.admit();
-        let tree = self.tree.get_mut();
-        let (index, found) = tree.find_stat(object)?;
-        policy::check_is_file(found.kind)?;
         let kept = self.unsynced.descriptor(object);
-        let file = kept.map_or_else(|| tree.reopen(index, false), Ok).map_err(status)?;
+        let open = |tree: &mut Tree| {
+            let (index, found) = tree.find_stat(object)?;
+            policy::check_is_file(found.kind)?;
+            kept.map_or_else(|| tree.reopen(index, false), Ok).map_err(status)
+        };
+        let file = open(&mut self.tree.borrow_mut());
+        let file = self.settle(file)?;
         let wait = self.syncs.wait([(object.fileid, file)].into_iter());
         self.unsynced.begin_sync(wait, object, self.writing.contains(object.fileid), false);
         Ok(Progress::Later(Work::Sync(wait).ticket()))
@@ -441,8 +526,10 @@ impl Store for DirectoryStore {
         for seen in objects {
             // What cannot be found is as safe as it was.
             let target = tree.find(seen.object).and_then(|index| self.target(tree, index));
-            self.changed.extend(target.ok().flatten());
+            self.changed.extend(target.ok().flatten().map(|(id, file)| (id.fileid, file)));
         }
+        // Who came before syncs it.
+        self.kernel.take_missing();
     }
 
     fn sync_changes(&mut self) -> Progress<()> {
@@ -459,12 +546,18 @@ impl Store for DirectoryStore {
         }
         tree.now = now;
         tree.walk_on();
+        if !self.kernel.is_immediate() {
+            self.poll_helpers();
+        }
         if self.memory_checked.is_none_or(|checked| now >= checked + MEMORY_CHECK_INTERVAL) {
             self.check_memory(now);
         }
         self.admit();
         // What both begin goes to the kernel together.
         self.syncs.start();
+        if let Some(ticket) = self.next_errand() {
+            return Some(ticket);
+        }
         loop {
             let transfer = self.transfers.poll(now);
             if self.finished_for != self.transfers.ended() {
@@ -502,14 +595,20 @@ impl Store for DirectoryStore {
                 self.unsynced.end_sync(wait, synced.is_ok());
                 synced.map(|()| Finished::Commit)
             }
+            Work::Errand(place) => self.finish_errand(place),
         }
     }
 
     fn descriptor(&self) -> Option<RawFd> {
-        self.transfers.disk().descriptor()
+        let helpers = || self.errands.borrow().descriptor();
+        self.wake
+            .as_ref()
+            .map(AsRawFd::as_raw_fd)
+            .or_else(|| self.transfers.disk().descriptor())
+            .or_else(helpers)
     }
 
     fn is_busy(&self) -> bool {
-        self.transfers.has_asked() || self.tree.borrow().search.is_busy()
+        self.transfers.has_asked() || self.kernel.is_immediate() && self.tree.borrow().search.is_busy()
     }
 }

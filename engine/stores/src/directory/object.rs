@@ -160,6 +160,23 @@ pub(super) fn open_name(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedF
     open_with(directory, name, OFlags::PATH)
 }
 
+/// As [`open_name`], if the kernel has in memory what the name leads to, or that it leads nowhere. [`Errno::AGAIN`]: it has not.
+pub(super) fn open_cached(directory: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let resolve = RESOLVE.union(ResolveFlags::CACHED);
+    let flags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+    match openat2(directory, name, flags, Mode::empty(), resolve) {
+        // Before Linux 5.12, or a container's filter: it cannot be told.
+        Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Err(Errno::AGAIN),
+        opened => opened,
+    }
+}
+
+/// One name, of the same file system and mount.
+const RESOLVE: ResolveFlags = ResolveFlags::BENEATH
+    .union(ResolveFlags::NO_SYMLINKS)
+    .union(ResolveFlags::NO_MAGICLINKS)
+    .union(ResolveFlags::NO_XDEV);
+
 /// Opens again what is open to be looked at, to be read or written: the very same, whatever its name leads to by now.
 /// [`Errno::NOENT`]: there is no /proc.
 pub(super) fn open_again(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedFd, Errno> {
@@ -171,15 +188,11 @@ pub(super) fn open_again(object: BorrowedFd<'_>, flags: OFlags) -> Result<OwnedF
 /// Opens one name in `directory`, as [`open_name`] does, to be read or written. Never waits for the other end of a
 /// pipe, and never takes a terminal.
 pub(super) fn open_with(directory: BorrowedFd<'_>, name: &[u8], flags: OFlags) -> Result<OwnedFd, Errno> {
-    let resolve = ResolveFlags::BENEATH
-        .union(ResolveFlags::NO_SYMLINKS)
-        .union(ResolveFlags::NO_MAGICLINKS)
-        .union(ResolveFlags::NO_XDEV);
     let mut flags = flags.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
     if !flags.contains(OFlags::PATH) {
         flags |= OFlags::NONBLOCK.union(OFlags::NOCTTY);
     }
-    match openat2(directory, name, flags, Mode::empty(), resolve) {
+    match openat2(directory, name, flags, Mode::empty(), RESOLVE) {
         // Before Linux 5.6, or a container's filter. One name without a slash is as safe, but for mounts, which
         // the place tells.
         Err(Errno::NOSYS | Errno::PERM) => openat(directory, name, flags, Mode::empty()),
@@ -308,12 +321,13 @@ pub(super) fn hash(octets: &[u8]) -> u64 {
 }
 
 /// Whether the file system or the mount that `file` is in takes no changes.
-pub(super) fn is_read_only(file: &OwnedFd) -> bool {
+pub(super) fn is_read_only(file: impl AsFd) -> bool {
     fstatvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// Whether every write to a file is a synchronous one, because it is marked so, or its file system is mounted so.
-pub(super) fn is_synchronous(file: &OwnedFd) -> bool {
+pub(super) fn is_synchronous(file: impl AsFd) -> bool {
+    let file = file.as_fd();
     fstatvfs(file).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::SYNCHRONOUS))
         || ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::SYNC))
 }

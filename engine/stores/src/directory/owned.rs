@@ -18,10 +18,10 @@ const SET_GID: u32 = 0o2000;
 /// moment the mode lets the owner read and write, and the change time becomes now. If the process dies in that moment, the
 /// mode stays so.
 pub(super) fn open_as_owner(
-    looked: &OwnedFd,
+    looked: impl AsFd,
     open: impl FnOnce() -> Result<OwnedFd, Errno>,
 ) -> Result<OwnedFd, Errno> {
-    let before = stat(looked)?;
+    let before = stat(&looked)?;
     // The kernel would take the bit away, and not let us give it back.
     if before.mode & SET_GID != 0 && !has_group(before.gid) {
         return Err(Errno::ACCESS);

@@ -1,24 +1,22 @@
 //! Finds an object of which only the number is known: after a restart, or when it was moved.
 //!
-//! With the capability `CAP_DAC_READ_SEARCH` the kernel opens it by its file handle, and tells its path, which is then
-//! walked like any other. Without it the whole tree is read, directory by directory, a slice in each pass; clients are
-//! told to try again meanwhile (`NFS3ERR_JUKEBOX`). Directories list the numbers of their entries, so only directories
+//! With the capability `CAP_DAC_READ_SEARCH` the kernel opens it by its file handle (`locate.rs`). Without it the whole tree is
+//! read, directory by directory, a slice in each pass, or by a helper if that may wait; clients are told to try again meanwhile
+//! (`NFS3ERR_JUKEBOX`). Directories list the numbers of their entries, so only directories
 //! are opened. Every object on the way is noted, so one walk serves all handles of a restart.
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::OsStr;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::fs::{FileType as Kind, OFlags, RawDir};
 use rustix::io::Errno;
-use stag_disk::system;
-use stag_vfs::{FsError, ObjectId, ObjectKind};
+use stag_vfs::{FsError, ObjectId};
 
-use super::object::{handles, open_with, stat, status};
+use super::kernel::File;
+use super::locate::Located;
+use super::object::{Place, open_with, stat, status};
 use super::tree::{Index, ROOT, Tree};
 
 /// Entries that a Call looks at by itself, before it tells its client to try again: some milliseconds.
@@ -36,31 +34,36 @@ const WANTED_MAX: usize = 4096;
 /// How long an object that is nowhere in the export is not searched for again.
 const NOWHERE: Duration = Duration::from_secs(30);
 
+/// Entries that a helper looks at, before what it found is looked at.
+const ENTRIES_PER_JOB: usize = 64 << 10;
+
 /// What is under way, and what was found.
 pub(super) struct Search {
-    levels: Vec<Level>,
-    /// Walks that were begun; the last of them is under way if there are levels.
+    /// `None` while a helper has it.
+    walk: Option<Walk>,
+    /// Walks that were begun; the last of them is under way if [`Search::is_busy`].
     walks: u64,
-    /// Numbers that were passed: in which directory, under which name.
-    passed: HashMap<u64, Hint>,
     passed_max: usize,
     /// What is searched for, and the walk after which it is nowhere if it is not found.
     wanted: HashMap<ObjectId, u64>,
-    /// The numbers of those that this walk has to note, however full it is.
-    targets: HashSet<u64>,
     /// What is not in the export, and until when that is believed.
     nowhere: HashMap<ObjectId, Duration>,
-    /// Why a part of the tree was not seen by the last walk: what was not found may be there.
-    missed: Option<Errno>,
 }
 
-/// What the kernel says of a file handle.
-enum ByHandle {
-    Found(Index),
-    /// There is no such object any more, or it is not in the export.
-    Gone,
-    /// It does not say, or not where.
-    Unknown,
+/// A way through the whole tree.
+pub(super) struct Walk {
+    /// The root, if the walk has not begun at it.
+    begins: Option<(u64, File)>,
+    levels: Vec<Level>,
+    /// Numbers that were passed: in which directory, under which name.
+    passed: HashMap<u64, Hint>,
+    passed_max: usize,
+    /// The numbers of those that this walk has to note, however full it is.
+    targets: HashSet<u64>,
+    /// Why a part of the tree was not seen by the last walk: what was not found may be there.
+    missed: Option<Errno>,
+    /// What is in it of other file systems is not entered.
+    place: Place,
 }
 
 struct Hint {
@@ -79,33 +82,50 @@ struct Level {
 }
 
 impl Search {
-    /// Notes at most `passed_max` names on the way.
-    pub(super) fn new(passed_max: usize) -> Search {
-        Search {
+    /// Notes at most `passed_max` names on the way through what is in this file system.
+    pub(super) fn new(passed_max: usize, place: Place) -> Search {
+        let walk = Walk {
+            begins: None,
             levels: Vec::new(),
-            walks: 0,
-            targets: HashSet::new(),
             passed: HashMap::new(),
             passed_max,
-            wanted: HashMap::new(),
-            nowhere: HashMap::new(),
+            targets: HashSet::new(),
             missed: None,
-        }
+            place,
+        };
+        Search { walk: Some(walk), walks: 0, passed_max, wanted: HashMap::new(), nowhere: HashMap::new() }
     }
 
     /// Whether a walk is under way.
+    fn is_under_way(&self) -> bool {
+        self.walk.as_ref().is_none_or(Walk::is_under_way)
+    }
+
+    /// Whether a walk is under way that the reactor has to go on with.
     pub(super) fn is_busy(&self) -> bool {
-        !self.levels.is_empty()
+        self.walk.as_ref().is_some_and(Walk::is_under_way)
+    }
+
+    /// The walk under way, for a helper to go on with.
+    pub(super) fn lend(&mut self) -> Option<Walk> {
+        self.walk.take_if(|walk| walk.is_under_way())
+    }
+
+    /// What a helper had comes back; `None`: it was lost.
+    fn give_back(&mut self, walk: Option<Walk>, place: Place) {
+        self.walk = walk.or_else(|| Search::new(self.passed_max, place).walk);
     }
 }
 
 impl Tree {
     /// Finds an object that is not where it was, or not known. [`FsError::Busy`]: not yet.
     pub(super) fn recover(&mut self, id: ObjectId) -> Result<Index, FsError> {
-        match self.open_by_handle(id) {
-            ByHandle::Found(index) => return Ok(index),
-            ByHandle::Gone => return Err(FsError::Stale),
-            ByHandle::Unknown => {}
+        // It is not known whether it has to be searched for.
+        if self.kernel().is_missing() {
+            return Err(FsError::Busy);
+        }
+        if let Some(found) = self.open_by_handle(id) {
+            return found;
         }
         if let Some(until) = self.search.nowhere.get(&id) {
             if self.now < *until {
@@ -117,9 +137,12 @@ impl Tree {
             self.search.wanted.remove(&id);
             return Ok(index);
         }
-        let is_busy = self.search.is_busy();
+        if self.kernel().is_missing() {
+            return Err(FsError::Busy);
+        }
+        let is_under_way = self.search.is_under_way();
         match self.search.wanted.get(&id) {
-            Some(walk) if *walk < self.search.walks || *walk == self.search.walks && !is_busy => {
+            Some(walk) if *walk < self.search.walks || *walk == self.search.walks && !is_under_way => {
                 return Err(self.give_up(id));
             }
             Some(_) => {}
@@ -130,16 +153,23 @@ impl Tree {
                 self.search.wanted.insert(id, walk);
             }
         }
-        if !is_busy {
+        if !is_under_way {
             self.begin_walk();
         }
-        self.walk(ENTRIES_PER_CALL);
+        if self.kernel().is_immediate() {
+            self.walk(ENTRIES_PER_CALL);
+        } else {
+            let (root, walk) = (self.path_fd(ROOT)?, self.search.walks);
+            if !self.kernel().has_searched(&root, walk) {
+                return Err(FsError::Busy);
+            }
+        }
         if let Some(index) = self.follow_hints(id) {
             self.search.wanted.remove(&id);
             return Ok(index);
         }
         let walk = self.search.wanted.get(&id).copied().unwrap_or(0);
-        if self.search.is_busy() || walk > self.search.walks {
+        if self.search.is_under_way() || walk > self.search.walks {
             return Err(FsError::Busy);
         }
         Err(self.give_up(id))
@@ -147,7 +177,7 @@ impl Tree {
 
     fn give_up(&mut self, id: ObjectId) -> FsError {
         self.search.wanted.remove(&id);
-        if let Some(error) = self.search.missed {
+        if let Some(error) = self.search.walk.as_ref().and_then(|walk| walk.missed) {
             return status(error);
         }
         if self.search.nowhere.len() >= WANTED_MAX {
@@ -157,66 +187,53 @@ impl Tree {
         FsError::Stale
     }
 
-    /// Goes on with a walk, for a pass.
+    /// A helper is done with a part of the walk; `None`: it was lost.
+    pub(super) fn take_back(&mut self, walk: Option<Walk>) {
+        let place = self.place();
+        self.search.give_back(walk, place);
+    }
+
+    /// Goes on with a walk, for a pass, unless a helper does that.
     pub(super) fn walk_on(&mut self) {
-        if self.search.is_busy() {
+        if self.search.is_busy() && self.kernel().is_immediate() {
             self.walk(ENTRIES_PER_PASS);
         }
     }
 
-    /// Lets the kernel open an object, if it does so for us, and walks to where it is.
-    fn open_by_handle(&mut self, id: ObjectId) -> ByHandle {
-        let Some(mount) = self.mount() else { return ByHandle::Unknown };
-        // A name that is not in the kernel's words: no handle can be put together.
-        let mut is_gone = false;
-        for handle in handles(id) {
-            is_gone = true;
-            match system::open_by_handle(mount, &handle) {
-                Ok(opened) => match stat(&opened) {
-                    Ok(found) if found.fileid == id.fileid => return self.walk_to(id, &opened, found.kind),
-                    // Laid out in another file system's way, it is another object's.
-                    Ok(_) => {}
-                    Err(_) => return ByHandle::Unknown,
-                },
-                Err(Errno::STALE) => {}
-                // For a moment.
-                Err(Errno::NOMEM | Errno::MFILE | Errno::NFILE | Errno::INTR) => return ByHandle::Unknown,
-                Err(error) => {
-                    // Without the capability, or where a file system has no handles, that is how it is.
-                    if !matches!(error, Errno::PERM | Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS) {
-                        tracing::warn!("open by file handle: {error}; objects are searched for instead");
-                    }
-                    // It will not be otherwise the next time.
-                    self.close_mount();
-                    return ByHandle::Unknown;
-                }
-            }
+    fn walk(&mut self, budget: usize) {
+        if let Some(walk) = &mut self.search.walk {
+            walk.go_on(budget);
         }
-        if is_gone { ByHandle::Gone } else { ByHandle::Unknown }
     }
 
-    /// Walks to an object that the kernel has opened.
-    fn walk_to(&mut self, id: ObjectId, opened: &OwnedFd, kind: ObjectKind) -> ByHandle {
-        // What /proc says is only a hint: each name is looked up, and has to lead to the object. Of an object with
-        // several names it says one; of a file that was not used since the machine started, none.
-        let Ok(root) = self.path_fd(ROOT) else { return ByHandle::Unknown };
-        let (Some(path), Some(top)) = (path_of(opened.as_raw_fd()), path_of(root.as_raw_fd())) else {
-            return ByHandle::Unknown;
+    /// Lets the kernel open an object, if it does so for us. `None`: it has to be searched for.
+    fn open_by_handle(&mut self, id: ObjectId) -> Option<Result<Index, FsError>> {
+        let mount = self.mount()?;
+        let root = self.path_fd(ROOT).ok()?;
+        let located = match self.kernel().clone().locate(&mount, &root, id) {
+            Ok(located) => located,
+            Err(error) => return Some(Err(status(error))),
         };
-        let Ok(below) = path.strip_prefix(&top) else {
-            // A directory has one place, and the kernel knows it.
-            let is_outside = kind == ObjectKind::Directory && path.is_absolute() && top.is_absolute();
-            return if is_outside { ByHandle::Gone } else { ByHandle::Unknown };
-        };
-        let mut at = ROOT;
-        for component in below.components() {
-            let Component::Normal(name) = component else { return ByHandle::Unknown };
-            match self.enter(at, name.as_bytes()) {
-                Ok((index, _)) => at = index,
-                Err(_) => return ByHandle::Unknown,
+        match &*located {
+            Located::Found(way) => {
+                let mut at = ROOT;
+                for (name, found) in way {
+                    at = self.note_identified(at, name, found.clone());
+                }
+                // The root by another name would be in a circle.
+                (self.id(at) == id).then_some(Ok(at))
+            }
+            Located::Gone => Some(Err(FsError::Stale)),
+            Located::Unknown => None,
+            Located::Refused(error) => {
+                if !matches!(*error, Errno::PERM | Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS) {
+                    tracing::warn!("open by file handle: {error}; objects are searched for instead");
+                }
+                // It will not be otherwise the next time.
+                self.close_mount();
+                None
             }
         }
-        if self.id(at) == id { ByHandle::Found(at) } else { ByHandle::Unknown }
     }
 
     /// Walks to an object by the names that were passed.
@@ -225,7 +242,7 @@ impl Tree {
         let root = self.id(ROOT).fileid;
         let mut at = id.fileid;
         while at != root {
-            let hint = self.search.passed.get(&at)?;
+            let hint = self.search.walk.as_ref()?.passed.get(&at)?;
             // Longer than any path: names in a circle, of directories that were moved meanwhile.
             if names.len() == DEPTH_MAX {
                 return None;
@@ -243,36 +260,48 @@ impl Tree {
 
     fn begin_walk(&mut self) {
         self.search.walks += 1;
-        self.search.passed.clear();
-        self.search.missed = None;
         let walk = self.search.walks;
         // Those that are not asked for any more.
         self.search.wanted.retain(|_, needed| *needed + 1 >= walk);
-        self.search.targets = self.search.wanted.keys().map(|id| id.fileid).collect();
-        let Ok(root) = self.path_fd(ROOT) else { return };
+        let root = self.path_fd(ROOT).ok().map(|root| (self.id(ROOT).fileid, root));
+        let targets = self.search.wanted.keys().map(|id| id.fileid).collect();
+        let Some(walk) = &mut self.search.walk else { return };
+        walk.passed.clear();
+        walk.missed = None;
+        walk.targets = targets;
+        walk.begins = root;
+    }
+}
+
+impl Walk {
+    fn is_under_way(&self) -> bool {
+        self.begins.is_some() || !self.levels.is_empty()
+    }
+
+    /// Goes on as far as a helper does.
+    pub(super) fn go_far(&mut self) {
+        self.go_on(ENTRIES_PER_JOB);
+    }
+
+    fn begin(&mut self, fileid: u64, root: &File) {
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
         match open_with(root.as_fd(), b".", flags) {
             Ok(file) => {
-                let fileid = self.id(ROOT).fileid;
-                self.search.levels.push(Level {
-                    fileid,
-                    name: Box::default(),
-                    file,
-                    inner: Vec::new(),
-                    is_read: false,
-                });
+                let name = Box::default();
+                self.levels.push(Level { fileid, name, file, inner: Vec::new(), is_read: false });
             }
-            Err(error) => self.search.miss(error),
+            Err(error) => self.miss(error),
         }
     }
 
     /// Looks at about `budget` entries.
-    fn walk(&mut self, budget: usize) {
-        let place = self.place();
-        let search = &mut self.search;
+    fn go_on(&mut self, budget: usize) {
+        if let Some((fileid, root)) = self.begins.take() {
+            self.begin(fileid, &root);
+        }
         let mut left = budget;
         while left > 0 {
-            let Some(level) = search.levels.last_mut() else { return };
+            let Some(level) = self.levels.last_mut() else { return };
             if let Some(name) = level.inner.pop() {
                 left = left.saturating_sub(OPEN_COST);
                 let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -280,24 +309,22 @@ impl Tree {
                 let (file, found) = match opened.and_then(|file| Ok((stat(&file)?, file))) {
                     Ok((found, file)) => (file, found),
                     Err(error) => {
-                        search.miss(error);
+                        self.miss(error);
                         continue;
                     }
                 };
-                if found.place() == place && search.levels.len() < DEPTH_MAX {
+                if found.place() == self.place && self.levels.len() < DEPTH_MAX {
                     let fileid = found.fileid;
-                    search.levels.push(Level { fileid, name, file, inner: Vec::new(), is_read: false });
+                    self.levels.push(Level { fileid, name, file, inner: Vec::new(), is_read: false });
                 }
             } else if level.is_read {
-                search.levels.pop();
+                self.levels.pop();
             } else {
-                left = left.saturating_sub(search.read_chunk());
+                left = left.saturating_sub(self.read_chunk());
             }
         }
     }
-}
 
-impl Search {
     /// Notes that a directory could not be read.
     fn miss(&mut self, error: Errno) {
         // Gone or moved by now, or not for us to see: nothing there is in reach.
@@ -365,11 +392,4 @@ impl Search {
         }
         count
     }
-}
-
-/// Where the kernel says that a descriptor leads.
-fn path_of(descriptor: i32) -> Option<PathBuf> {
-    let link = format!("/proc/self/fd/{descriptor}");
-    let path = rustix::fs::readlink(Path::new(OsStr::new(&link)), Vec::new()).ok()?;
-    Some(PathBuf::from(std::ffi::OsString::from_vec(path.into_bytes())))
 }

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use stag_vfs::FsError;
 
-use super::object::{Naming, stat, stat_path};
+use super::object::{Naming, Stat, stat};
 
 /// The kernel's number for overlay file systems.
 const OVERLAYFS: FsWord = 0x794c_7630;
@@ -68,10 +68,15 @@ impl ExportPlace {
         ExportPlace { path: path.to_owned(), is_displaced: Cell::new(false) }
     }
 
-    /// Fails unless the directory with this number, in this [volume](super::object::Place::volume), is still there: the log
-    /// says so once. The directory is open, so nothing else gets its number.
-    pub(super) fn check(&self, fileid: u64, volume: u64) -> Result<(), FsError> {
-        let is_there = match stat_path(&self.path) {
+    /// Where that is.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Fails unless what was `found` there is the directory with this number, in this [volume](super::object::Place::volume): the log says so
+    /// once. The directory is open, so nothing else gets its number.
+    pub(super) fn check(&self, found: Result<Stat, Errno>, fileid: u64, volume: u64) -> Result<(), FsError> {
+        let is_there = match found {
             Ok(found) => (found.fileid, found.place().volume()) == (fileid, volume),
             Err(error) => !matches!(error, Errno::NOENT | Errno::NOTDIR),
         };

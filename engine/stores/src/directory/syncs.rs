@@ -6,18 +6,17 @@
 //! the disk can do one after the other, not one each.
 
 use std::collections::{HashMap, VecDeque};
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
 use rustix::io::Errno;
 use stag_disk::{Disk, Sync};
 use stag_vfs::FsError;
 
+use super::kernel::File;
 use super::object::status;
 use super::verifier::{LossCount, WriteVerifier};
 
 /// An object to sync: its number, and a descriptor of it.
-pub(super) type Target = (u64, Rc<OwnedFd>);
+pub(super) type Target = (u64, File);
 
 pub(super) struct Syncs {
     disk: Disk,
@@ -37,7 +36,7 @@ pub(super) struct Syncs {
 #[derive(Default)]
 struct Object {
     fileid: u64,
-    file: Option<Rc<OwnedFd>>,
+    file: Option<File>,
     /// Who waits for the sync that is under way.
     now: Vec<u32>,
     /// Who waits for the one after it.
@@ -97,7 +96,7 @@ impl Syncs {
     }
 
     /// The object with this number.
-    fn object(&mut self, fileid: u64, file: Rc<OwnedFd>) -> u32 {
+    fn object(&mut self, fileid: u64, file: File) -> u32 {
         *self.by_fileid.entry(fileid).or_insert_with(|| {
             let index = self.free_objects.pop().unwrap_or_else(|| {
                 self.objects.push(Object::default());

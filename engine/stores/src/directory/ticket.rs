@@ -2,21 +2,27 @@
 
 use stag_vfs::Ticket;
 
-/// What a ticket stands for. Both kinds are dense, so their tickets are.
+/// What a ticket stands for. Each kind is dense, so their tickets are.
 pub(super) enum Work {
     Transfer(u32),
     Sync(u32),
+    Errand(u32),
 }
 
 impl Work {
     pub(super) fn ticket(self) -> Ticket {
         match self {
-            Work::Transfer(index) => Ticket(index << 1),
-            Work::Sync(index) => Ticket(index << 1 | 1),
+            Work::Transfer(index) => Ticket(index * 3),
+            Work::Sync(index) => Ticket(index * 3 + 1),
+            Work::Errand(index) => Ticket(index * 3 + 2),
         }
     }
 
     pub(super) fn of(Ticket(number): Ticket) -> Work {
-        if number & 1 == 0 { Work::Transfer(number >> 1) } else { Work::Sync(number >> 1) }
+        match (number % 3, number / 3) {
+            (0, index) => Work::Transfer(index),
+            (1, index) => Work::Sync(index),
+            (_, index) => Work::Errand(index),
+        }
     }
 }

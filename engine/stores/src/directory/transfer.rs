@@ -8,7 +8,6 @@
 //! that need less.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,6 +18,7 @@ use stag_vfs::{
     Finished, FsError, ObjectId, Progress, ReadDone, Stability, UserIdentity, WriteData, WriteDone,
 };
 
+use super::kernel::{File, Kernel};
 use super::object::{is_synchronous, stat, status};
 use super::ticket::Work;
 use super::verifier::{LossCount, WriteVerifier};
@@ -40,6 +40,7 @@ const OTHERS_SHARE: usize = 4;
 
 pub(super) struct Transfers {
     disk: Disk,
+    kernel: Rc<Kernel>,
     pool: Pool,
     slots: Vec<Option<Transfer>>,
     free: Vec<u32>,
@@ -70,7 +71,7 @@ pub(super) struct Asked {
 
 struct Transfer {
     /// Once it is admitted.
-    file: Option<Rc<OwnedFd>>,
+    file: Option<File>,
     offset: u64,
     len: usize,
     what: What,
@@ -108,9 +109,16 @@ enum What {
 
 impl Transfers {
     /// Transfers by `disk`, with buffers of `pool`; READs take at most `reading_max` octets of them.
-    pub(super) fn new(disk: Disk, pool: Pool, reading_max: usize, verifier: &WriteVerifier) -> Transfers {
+    pub(super) fn new(
+        disk: Disk,
+        kernel: Rc<Kernel>,
+        pool: Pool,
+        reading_max: usize,
+        verifier: &WriteVerifier,
+    ) -> Transfers {
         Transfers {
             disk,
+            kernel,
             pool,
             slots: Vec::new(),
             free: Vec::new(),
@@ -234,7 +242,7 @@ impl Transfers {
     }
 
     /// Begins a READ of a file that ends at `size`.
-    pub(super) fn admit_read(&mut self, index: u32, file: Rc<OwnedFd>, size: u64) {
+    pub(super) fn admit_read(&mut self, index: u32, file: File, size: u64) {
         let Some(transfer) = self.slots[index as usize].as_mut() else { return };
         let left = size.saturating_sub(transfer.offset);
         transfer.len = transfer.len.min(usize::try_from(left).unwrap_or(usize::MAX));
@@ -243,13 +251,13 @@ impl Transfers {
     }
 
     /// Begins a WRITE, which will be as safe as `stable` says.
-    pub(super) fn admit_write(&mut self, index: u32, file: Rc<OwnedFd>, stable: Stability) {
+    pub(super) fn admit_write(&mut self, index: u32, file: File, stable: Stability) {
         let Some(transfer) = self.slots[index as usize].as_mut() else { return };
         transfer.what = What::Write(stable);
         self.admit(index, file);
     }
 
-    fn admit(&mut self, index: u32, file: Rc<OwnedFd>) {
+    fn admit(&mut self, index: u32, file: File) {
         let Some(transfer) = self.slots[index as usize].as_mut() else { return };
         transfer.file = Some(file);
         if !self.end_if_empty(index) && !matches!(self.start(index), Start::Begun) {
@@ -414,8 +422,14 @@ impl Transfers {
                 }
                 let end = offset + u64::from(count);
                 // Less than there was: the file is shorter by now, or the client has to ask for the rest.
-                let size = if (count as usize) < len { stat(&*file).map_err(status)?.size } else { size };
-                Ok(Finished::Read(ReadDone { count, eof: end >= size }))
+                let is_short = (count as usize) < len;
+                let size = match is_short && self.kernel.knows_what_is_open() {
+                    true => stat(&*file).map_err(status)?.size,
+                    false => size,
+                };
+                // Where the size would have to be waited for, the client asks for the rest, and gets nothing.
+                let eof = end >= size || count == 0 && is_short;
+                Ok(Finished::Read(ReadDone { count, eof }))
             }
             What::Write(stable) => match result? {
                 0 if len > 0 => Err(FsError::NoSpace),
@@ -426,10 +440,11 @@ impl Transfers {
 
     /// The kernel tells of data that it could not write once for each descriptor: to whatever syncs next. A synchronous
     /// WRITE that failed, whatever with, may have been that; then no COMMIT would tell of what others wrote and lost.
-    fn failed(&mut self, what: &What, file: &OwnedFd, error: Errno) -> FsError {
+    fn failed(&mut self, what: &What, file: &File, error: Errno) -> FsError {
         let was_sync = match what {
             What::Read { .. } => false,
-            What::Write(Stability::Unstable) => is_synchronous(file),
+            // To ask a file system that may wait would be too much; and too many losses do no harm.
+            What::Write(Stability::Unstable) => !self.kernel.knows_what_is_open() || is_synchronous(&**file),
             What::Write(_) => true,
         };
         if was_sync {

@@ -15,21 +15,22 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use stag_vfs::{FsError, ObjectId, ObjectKind, Timestamp};
 
-use super::object::{
-    Naming, Place, Stat, object_id, open_again, open_name, open_with, stat, stat_at, status,
-};
-use super::owned::open_as_owner;
+use super::kernel::{File, Identified, Kernel, Marks, MayWait, Reopen, may_wait, reopen_as};
+use super::name_index::NameIndex;
+use super::object::{Naming, Place, Stat, object_id, open_with, stat, stat_at, status};
 use super::recent::Recent;
 use super::search::Search;
+use super::seen::LastSeen;
 
 /// The deepest directory, and the most names that are looked at to find an object.
 const DEPTH_MAX: usize = 2048;
@@ -71,12 +72,14 @@ pub(super) struct Tree {
     limits: Limits,
     /// The reactor's time.
     pub(super) now: Duration,
-    place: Place,
-    naming: Naming,
+    kernel: Rc<Kernel>,
+    by_name: NameIndex,
+    /// What objects were, if they do not tell at once.
+    last_seen: LastSeen,
     /// Whether the log names an entry of another file system already.
     has_told_of_others: bool,
     /// The root, open in the way that the kernel wants to open by file handle.
-    mount: Option<OwnedFd>,
+    mount: Option<File>,
     pub(super) search: Search,
     /// For [`Tree::check_chain`]; kept for its capacity.
     chain: Vec<Index>,
@@ -91,7 +94,7 @@ struct Node {
     /// When it was made, if that and the number identify it.
     born: Option<Timestamp>,
     /// To look at, and to begin names at. Of an open file it is the descriptor that is open.
-    looked: Option<Rc<OwnedFd>>,
+    looked: Option<File>,
     /// To read or write the data, or to list.
     opened: Option<Opened>,
     /// When its names, and those above it, were right.
@@ -106,7 +109,7 @@ struct Name {
 }
 
 struct Opened {
-    file: Rc<OwnedFd>,
+    file: File,
     writable: bool,
 }
 
@@ -114,7 +117,7 @@ impl Node {
     /// Descriptors that it keeps open.
     fn descriptors(&self) -> usize {
         match (&self.looked, &self.opened) {
-            (Some(looked), Some(opened)) => 2 - usize::from(Rc::ptr_eq(looked, &opened.file)),
+            (Some(looked), Some(opened)) => 2 - usize::from(Arc::ptr_eq(looked, &opened.file)),
             (None, None) => 0,
             _ => 1,
         }
@@ -145,8 +148,9 @@ impl From<Errno> for Trouble {
 }
 
 impl Tree {
-    /// The tree at `path`, to which symbolic links may lead: what it is then, is what is exported.
-    pub(super) fn open(path: &Path, limits: Limits) -> Result<Tree, Errno> {
+    /// The tree at `path`, to which symbolic links may lead: what it is then, is what is exported. `waits`: what may wait in its
+    /// file system, if that is known.
+    pub(super) fn open(path: &Path, limits: Limits, waits: Option<MayWait>) -> Result<Tree, Errno> {
         let flags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
         let root = openat(CWD, path, flags, Mode::empty())?;
         let found = stat(&root)?;
@@ -155,12 +159,15 @@ impl Tree {
         // Who may not list it does not open by handle either.
         let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
         let mount = limits.by_handle.then(|| open_with(root.as_fd(), b".", flags).ok()).flatten();
+        let waits = waits.unwrap_or_else(|| may_wait(&root));
+        let kernel = Rc::new(Kernel::new(waits, Marks { place: found.place(), naming }));
+        let mount = mount.map(|mount| kernel.file(mount));
         let node = Node {
             id,
             kind: ObjectKind::Directory,
             names: Vec::new(),
             born: None,
-            looked: Some(Rc::new(root)),
+            looked: Some(kernel.file(root)),
             opened: None,
             checked: None,
             children: 0,
@@ -175,22 +182,28 @@ impl Tree {
             departures: 0,
             limits,
             now: Duration::ZERO,
-            place: found.place(),
-            naming,
+            kernel,
+            by_name: NameIndex::new(limits.objects),
+            last_seen: LastSeen::new(),
             has_told_of_others: false,
             mount,
-            search: Search::new(limits.objects),
+            search: Search::new(limits.objects, found.place()),
             chain: Vec::new(),
         })
     }
 
     pub(super) fn place(&self) -> Place {
-        self.place
+        self.kernel.marks().place
+    }
+
+    /// Who makes its system calls.
+    pub(super) fn kernel(&self) -> &Rc<Kernel> {
+        &self.kernel
     }
 
     /// What to open file handles with, if the kernel does that for us.
-    pub(super) fn mount(&self) -> Option<BorrowedFd<'_>> {
-        self.mount.as_ref().map(OwnedFd::as_fd)
+    pub(super) fn mount(&self) -> Option<File> {
+        self.mount.clone()
     }
 
     /// The kernel does not.
@@ -259,7 +272,7 @@ impl Tree {
 
     /// A name of a node that was just found, and the descriptor of the directory that it is in. AGAIN: that was closed to make room
     /// for others, while the node itself is trusted; STALE: it has no name.
-    fn name(&self, index: Index) -> Result<(Rc<OwnedFd>, &[u8]), Errno> {
+    fn name(&self, index: Index) -> Result<(File, &[u8]), Errno> {
         let name = self.node(index).names.first().ok_or(Errno::STALE)?;
         let directory = self.node(name.directory).looked.clone().ok_or(Errno::AGAIN)?;
         Ok((directory, &name.name))
@@ -270,8 +283,13 @@ impl Tree {
         self.by_fileid.get(&fileid).copied()
     }
 
+    /// The node of an object that is known.
+    pub(super) fn known_as(&self, id: ObjectId) -> Option<Index> {
+        self.known(id.fileid).filter(|index| self.id(*index) == id)
+    }
+
     /// The descriptor of a node, to look at it and to begin names at it. The node was just found.
-    pub(super) fn path_fd(&self, index: Index) -> Result<Rc<OwnedFd>, FsError> {
+    pub(super) fn path_fd(&self, index: Index) -> Result<File, FsError> {
         self.node(index).looked.clone().ok_or(FsError::Busy)
     }
 
@@ -309,11 +327,24 @@ impl Tree {
 
     /// Finds an object, and what it is. It may not be open then: see [`Tree::open`].
     pub(super) fn find_stat(&mut self, id: ObjectId) -> Result<(Index, Stat), FsError> {
+        let found = self.find_stat_now(id)?;
+        if !self.kernel.knows_what_is_open() {
+            self.last_seen.note(id, found.1);
+        }
+        Ok(found)
+    }
+
+    /// What an object was when it was last seen.
+    pub(super) fn last_seen(&self, id: ObjectId) -> Option<Stat> {
+        self.last_seen.get(id)
+    }
+
+    fn find_stat_now(&mut self, id: ObjectId) -> Result<(Index, Stat), FsError> {
         let (index, seen) = self.find_as(id, Wanted::Attributes)?;
         if let Some(found) = seen {
             return Ok((index, found));
         }
-        let found = stat(&*self.path_fd(index)?).map_err(status)?;
+        let found = self.kernel.stat(&self.path_fd(index)?).map_err(status)?;
         if found.nlink == 0 {
             self.remove(index);
             return Err(FsError::Stale);
@@ -324,7 +355,7 @@ impl Tree {
     /// Whether the last name of what is open here is gone.
     fn is_deleted(&self, index: Index) -> bool {
         let looked = self.node(index).looked.as_ref();
-        looked.is_some_and(|looked| stat(&**looked).is_ok_and(|found| found.nlink == 0))
+        looked.is_some_and(|looked| self.kernel.stat(looked).is_ok_and(|found| found.nlink == 0))
     }
 
     fn is_trusted(&self, index: Index) -> bool {
@@ -403,7 +434,7 @@ impl Tree {
         let Some(directory) = above.looked.clone() else { return Err(Trouble::Error(Errno::AGAIN)) };
         let has_birth = node.born.is_some();
         let glanced = if looked || wanted == Wanted::Attributes && has_birth {
-            stat_at(directory.as_fd(), &name.name).map(Some)
+            self.kernel.stat_at(&directory, &name.name, looked).map(Some)
         } else {
             Ok(None)
         };
@@ -412,8 +443,9 @@ impl Tree {
             // The open descriptor keeps the number from being used again, so it is another object.
             Ok(Some(_)) if looked => Ok(None),
             Ok(_) => self
-                .identify(directory.as_fd(), &name.name)
-                .map(|(opened, is, found)| (is == id).then_some((Some(opened), found))),
+                .kernel
+                .identify(&directory, &name.name)
+                .map(|Identified { file, id: is, found }| (is == id).then_some((Some(file), found))),
             Err(error) => Err(error),
         };
         match found {
@@ -442,7 +474,7 @@ impl Tree {
     /// The known object that this is by its number, and by what keeps that from being another's: a descriptor that is open, or
     /// the time of birth.
     fn same_as_known(&self, found: &Stat) -> Option<Index> {
-        let index = self.known(found.fileid).filter(|_| found.place() == self.place)?;
+        let index = self.known(found.fileid).filter(|_| found.place() == self.place())?;
         let node = self.node(index);
         let is_same = node.looked.is_some() || node.born.is_some() && node.born == found.born_at();
         (is_same && node.kind == found.kind).then_some(index)
@@ -455,12 +487,12 @@ impl Tree {
     }
 
     /// The descriptor of an object that was just found, which is opened if it is not.
-    pub(super) fn open_to_look(&mut self, index: Index) -> Result<Rc<OwnedFd>, Errno> {
+    pub(super) fn open_to_look(&mut self, index: Index) -> Result<File, Errno> {
         if let Some(looked) = &self.node(index).looked {
             return Ok(looked.clone());
         }
         let (directory, name) = self.name(index)?;
-        let (opened, is, found) = self.identify(directory.as_fd(), name)?;
+        let Identified { file: opened, id: is, found } = self.kernel.identify(&directory, name)?;
         // Somebody may have moved another object there since the name was checked.
         if is != self.id(index) {
             return Err(Errno::AGAIN);
@@ -470,23 +502,11 @@ impl Tree {
         self.node(index).looked.clone().ok_or(Errno::AGAIN)
     }
 
-    /// Opens a name, and says what it is.
-    fn identify(&self, directory: BorrowedFd<'_>, name: &[u8]) -> Result<(OwnedFd, ObjectId, Stat), Errno> {
-        let opened = open_name(directory, name)?;
-        let found = stat(&opened)?;
-        if found.place() != self.place {
-            return Err(Errno::XDEV);
-        }
-        let id = object_id(opened.as_fd(), c"", &found, self.naming)?;
-        Ok((opened, id, found))
-    }
-
     /// Looks a name up in a directory that was just found.
     pub(super) fn enter(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), FsError> {
         self.check_depth(directory)?;
         let above = self.path_fd(directory)?;
-        let identified = self.identify(above.as_fd(), name);
-        let (opened, id, found) = identified.map_err(|error| {
+        let identified = self.kernel.identify(&above, name).map_err(|error| {
             if error == Errno::XDEV && !std::mem::replace(&mut self.has_told_of_others, true) {
                 let name = String::from_utf8_lossy(name);
                 tracing::warn!(
@@ -496,23 +516,39 @@ impl Tree {
             }
             status(error)
         })?;
+        let found = identified.found;
+        Ok((self.note_identified(directory, name, identified), found))
+    }
+
+    /// Notes what a name in a directory that was just found leads to.
+    pub(super) fn note_identified(
+        &mut self,
+        directory: Index,
+        name: &[u8],
+        Identified { file, id, found }: Identified,
+    ) -> Index {
         let index = self.note(directory, name, id, found.kind);
         self.node_mut(index).born = found.settled_birth();
         if self.node(index).looked.is_none() {
-            self.set_looked(index, opened);
+            self.set_looked(index, file);
         }
         let above = self.node(directory).checked;
         let checked = if directory == ROOT { Some(self.now) } else { above };
         self.node_mut(index).checked = checked;
         self.with_descriptors.touch(index);
-        Ok((index, found))
+        index
     }
 
     /// Looks a name up in a directory that was just found. If it is a known object's, that is one system call.
     pub(super) fn look_up(&mut self, directory: Index, name: &[u8]) -> Result<(Index, Stat), FsError> {
         self.check_depth(directory)?;
         let above = self.path_fd(directory)?;
-        let found = stat_at(above.as_fd(), name).map_err(status)?;
+        let is_open = !self.kernel.is_immediate() && self.is_open_as(directory, name);
+        // What is not open is opened in any case, where a look at a name is one of what it opens.
+        if !is_open && !self.kernel.is_immediate() {
+            return self.enter(directory, name);
+        }
+        let found = self.kernel.stat_at(&above, name, is_open).map_err(status)?;
         let Some(index) = self.same_as_known(&found) else { return self.enter(directory, name) };
         let id = self.id(index);
         self.note(directory, name, id, found.kind);
@@ -530,7 +566,7 @@ impl Tree {
     pub(super) fn glance(&mut self, directory: Index, name: &[u8]) -> Result<(ObjectId, Stat), Errno> {
         let above = self.node(directory).looked.clone().ok_or(Errno::AGAIN)?;
         let found = stat_at(above.as_fd(), name)?;
-        if found.place() != self.place {
+        if found.place() != self.place() {
             return Err(Errno::XDEV);
         }
         if let Some(index) = self.same_as_known(&found) {
@@ -539,7 +575,7 @@ impl Tree {
             return Ok((id, found));
         }
         let text = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let id = object_id(above.as_fd(), &text, &found, self.naming)?;
+        let id = object_id(above.as_fd(), &text, &found, self.kernel.marks().naming)?;
         self.note(directory, name, id, found.kind);
         Ok((id, found))
     }
@@ -560,6 +596,7 @@ impl Tree {
             None => self.add(id, kind),
         };
         self.recent.touch(index);
+        self.by_name.note(directory, name, index);
         let names = &self.node(index).names;
         if let Some(at) = names.iter().position(|known| known.directory == directory && *known.name == *name)
         {
@@ -575,6 +612,16 @@ impl Tree {
         self.node_mut(index).names.insert(0, Name { directory, name: name.into() });
         self.node_mut(directory).children += 1;
         index
+    }
+
+    /// Whether an object is open that was known under this name: then the kernel has in memory what has the name now.
+    fn is_open_as(&self, directory: Index, name: &[u8]) -> bool {
+        let index = self.by_name.get(directory, name);
+        let node = self.nodes[index as usize].as_ref();
+        node.is_some_and(|node| {
+            let has_name = || node.names.iter().any(|own| own.directory == directory && *own.name == *name);
+            node.looked.is_some() && has_name()
+        })
     }
 
     fn add(&mut self, id: ObjectId, kind: ObjectKind) -> Index {
@@ -670,8 +717,8 @@ impl Tree {
         }
     }
 
-    fn set_looked(&mut self, index: Index, opened: OwnedFd) {
-        self.keep(index, |node| node.looked = Some(Rc::new(opened)));
+    fn set_looked(&mut self, index: Index, opened: File) {
+        self.keep(index, |node| node.looked = Some(opened));
     }
 
     /// Keeps within the limit, but keeps the last that was touched.
@@ -700,29 +747,24 @@ impl Tree {
 
     /// A descriptor of a file or directory that was just found, to read it, or also to write if it is a file and
     /// `writable`.
-    pub(super) fn reopen(&mut self, index: Index, writable: bool) -> Result<Rc<OwnedFd>, Errno> {
+    pub(super) fn reopen(&mut self, index: Index, writable: bool) -> Result<File, Errno> {
         let node = self.node(index);
         if let Some(opened) = node.opened.as_ref().filter(|opened| opened.writable || !writable) {
             let file = opened.file.clone();
             self.with_descriptors.touch(index);
             return Ok(file);
         }
-        let kind = node.kind;
+        let how = reopen_as(node.kind, writable)?;
         let looked = self.open_to_look(index)?;
-        let (file, writable) = match kind {
-            ObjectKind::Directory => {
-                let flags = OFlags::RDONLY.union(OFlags::DIRECTORY);
-                (open_with(looked.as_fd(), b".", flags)?, false)
-            }
-            ObjectKind::Regular => (self.open_file(index, &looked, writable)?, writable),
-            _ => return Err(Errno::INVAL),
-        };
-        Ok(self.keep_opened(index, file, writable))
+        // Where /proc is missing, it is opened by its name.
+        let by_name = if how == Reopen::Directory { None } else { self.name(index).ok() };
+        let aside = by_name.map(|(directory, name)| (directory, name.into()));
+        let file = self.kernel.reopen(&looked, how, aside)?;
+        Ok(self.keep_opened(index, file, how == Reopen::Write))
     }
 
     /// Keeps a descriptor for reading or writing. A file needs no other one then.
-    pub(super) fn keep_opened(&mut self, index: Index, file: OwnedFd, writable: bool) -> Rc<OwnedFd> {
-        let file = Rc::new(file);
+    pub(super) fn keep_opened(&mut self, index: Index, file: File, writable: bool) -> File {
         self.keep(index, |node| {
             node.opened = Some(Opened { file: file.clone(), writable });
             if node.kind == ObjectKind::Regular {
@@ -744,46 +786,11 @@ impl Tree {
     }
 
     /// Notes a file that was just made as `name` and is open to be read and written.
-    pub(super) fn note_made(
-        &mut self,
-        directory: Index,
-        name: &[u8],
-        file: OwnedFd,
-        found: &Stat,
-    ) -> Result<(Index, Rc<OwnedFd>), Errno> {
-        if found.place() != self.place {
-            return Err(Errno::XDEV);
-        }
-        let id = object_id(file.as_fd(), c"", found, self.naming)?;
+    pub(super) fn note_made(&mut self, directory: Index, name: &[u8], made: Identified) -> (Index, File) {
+        let Identified { file, id, found } = made;
         let index = self.note(directory, name, id, found.kind);
         let above = self.node(directory).checked;
         self.node_mut(index).checked = if directory == ROOT { Some(self.now) } else { above };
-        Ok((index, self.keep_opened(index, file, true)))
-    }
-
-    /// Opens a file to read, or also to write if `writable`. (Not to write what is only read: the kernel runs no
-    /// program that somebody may write.)
-    fn open_file(&self, index: Index, looked: &OwnedFd, writable: bool) -> Result<OwnedFd, Errno> {
-        let flags = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-        let open = || match open_again(looked.as_fd(), flags) {
-            Err(Errno::NOENT) => self.open_by_name(index, flags),
-            opened => opened,
-        };
-        match open() {
-            Err(Errno::ACCESS) => open_as_owner(looked, open),
-            opened => opened,
-        }
-    }
-
-    /// Opens a file by its name.
-    fn open_by_name(&self, index: Index, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let (directory, name) = self.name(index)?;
-        let file = open_with(directory.as_fd(), name, flags)?;
-        let found = stat(&file)?;
-        // Somebody may have moved another file there since the name was checked.
-        if found.fileid != self.id(index).fileid || found.place() != self.place {
-            return Err(Errno::AGAIN);
-        }
-        Ok(file)
+        (index, self.keep_opened(index, file, true))
     }
 }

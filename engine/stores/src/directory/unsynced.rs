@@ -9,9 +9,9 @@
 //! for.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::AsFd;
 
+use super::kernel::File;
 use super::object::stat;
 use super::verifier::{LossCount, WriteVerifier};
 use stag_vfs::ObjectId;
@@ -34,7 +34,7 @@ pub(super) struct Unsynced {
 
 struct UnsyncedFile {
     number: u64,
-    file: Rc<OwnedFd>,
+    file: File,
     /// Unstable WRITEs that were begun.
     writes: u64,
     /// The store syncs it on its own at the moment.
@@ -79,7 +79,7 @@ impl Unsynced {
     }
 
     /// The descriptor through which a file has to be synced, which can also write.
-    pub(super) fn descriptor(&self, object: ObjectId) -> Option<Rc<OwnedFd>> {
+    pub(super) fn descriptor(&self, object: ObjectId) -> Option<File> {
         self.files.get(&object).map(|known| known.file.clone())
     }
 
@@ -89,7 +89,7 @@ impl Unsynced {
     }
 
     /// An unstable WRITE through `file` begins. There is a place, if the object has none.
-    pub(super) fn begin_write(&mut self, object: ObjectId, file: Rc<OwnedFd>) {
+    pub(super) fn begin_write(&mut self, object: ObjectId, file: File) {
         if let Some(known) = self.files.get_mut(&object) {
             known.writes += 1;
             return;
@@ -102,7 +102,7 @@ impl Unsynced {
     }
 
     /// The file that the store should sync next, if places get scarce: the oldest.
-    pub(super) fn due(&self) -> Option<(ObjectId, Rc<OwnedFd>)> {
+    pub(super) fn due(&self) -> Option<(ObjectId, File)> {
         if self.files.len() <= self.places / 2 {
             return None;
         }
@@ -151,16 +151,20 @@ impl Unsynced {
     }
 
     /// A name of the file with this number is gone. If it was the last, no client can ask for its data any
-    /// more.
-    pub(super) fn forget_deleted(&mut self, fileid: u64) {
-        let is_deleted = |file: &UnsyncedFile| stat(file.file.as_fd()).is_ok_and(|found| found.nlink == 0);
+    /// more. `was_last`: whether that was so when it was last seen, if the file cannot be asked at once.
+    pub(super) fn forget_deleted(&mut self, fileid: u64, was_last: Option<bool>) {
+        let is_deleted = |file: &UnsyncedFile| {
+            was_last.unwrap_or_else(|| stat(file.file.as_fd()).is_ok_and(|found| found.nlink == 0))
+        };
         self.files.retain(|object, file| object.fileid != fileid || !is_deleted(file));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
+    use std::fs;
+    use std::os::fd::OwnedFd;
+    use std::sync::Arc;
 
     use super::*;
 
@@ -170,7 +174,7 @@ mod tests {
     fn unsynced(objects: &[ObjectId]) -> Unsynced {
         let mut unsynced = Unsynced::new(16, &WriteVerifier::default());
         for object in objects {
-            unsynced.begin_write(*object, Rc::new(File::open("/").unwrap().into()));
+            unsynced.begin_write(*object, Arc::new(OwnedFd::from(fs::File::open("/").unwrap()).into()));
         }
         unsynced
     }

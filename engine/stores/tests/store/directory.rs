@@ -9,7 +9,7 @@ use crate::procedures::Procedures;
 use crate::procedures::Start;
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::Pool;
-use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, stable_fsid};
+use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, MayWait, stable_fsid};
 use stag_testing::Scratch;
 use stag_vfs::{
     CreateMode, DeviceId, FsError, ObjectId, ObjectKind, Special, Stability, TimeUpdate, Timestamp, Update,
@@ -258,7 +258,9 @@ fn a_long_search_goes_on_in_slices() {
             store.lookup(&ROOT, directory, b"f199").unwrap()
         })
     };
-    let store = Lab::open(&scratch, &pool, |config| config.by_handle = false);
+    let store = Lab::open(&scratch, &pool, |config| {
+        (config.by_handle, config.may_wait) = (false, Some(MayWait::Nothing));
+    });
     let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
     let nowhere = ObjectId { fileid: u64::MAX - 1, generation: 0 };
     assert_eq!(lab.store.attributes(nowhere), Err(FsError::Busy));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::procedures::Procedures;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
 use stag_disk::{Disk, DiskStep, Errno, Steps};
+use stag_stores::directory::MayWait;
 use stag_testing::Scratch;
 use stag_vfs::{
     CreateMode, Finished, FsError, ObjectId, Progress, Special, Stability, Ticket, TimeUpdate, Timestamp,
@@ -22,7 +23,10 @@ fn stepped(sync: bool) -> (Procedures, Steps, Scratch) {
     let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
     let (disk, steps) = Disk::stepped(8);
-    let store = Lab::open_by(disk, &scratch, &pool, |config| config.sync = sync);
+    // What else there is to wait for comes at once.
+    let store = Lab::open_by(disk, &scratch, &pool, |config| {
+        (config.sync, config.may_wait) = (sync, Some(MayWait::Nothing));
+    });
     (store, steps, scratch)
 }
 
@@ -357,6 +361,7 @@ fn files_with_data_that_is_not_synced_stay_open() {
     let (disk, steps) = Disk::stepped(64);
     let store = Lab::open_by(disk, &scratch, &pool, |config| {
         (config.sync, config.descriptors_max) = (false, 16);
+        config.may_wait = Some(MayWait::Nothing);
     });
     let mut store = store;
     let root = store.root();
@@ -428,6 +433,7 @@ fn a_sync_of_the_stores_own_that_fails_changes_the_verifier() {
     let (disk, steps) = Disk::stepped(64);
     let store = Lab::open_by(disk, &scratch, &pool, |config| {
         (config.sync, config.descriptors_max) = (false, 16);
+        config.may_wait = Some(MayWait::Nothing);
     });
     let mut store = store;
     let root = store.root();

@@ -51,6 +51,11 @@ impl Procedures {
     }
 
     fn wait(&self, wanted: Ticket) -> Result<Finished, FsError> {
+        let earlier = self.ready.borrow().iter().position(|ticket| *ticket == wanted);
+        if let Some(at) = earlier {
+            self.ready.borrow_mut().remove(at);
+            return self.volume.borrow_mut().store_mut().finish(wanted, &mut Vec::new());
+        }
         loop {
             let ready = self.volume.borrow_mut().store_mut().poll_later(Duration::ZERO);
             match ready {
@@ -68,16 +73,24 @@ impl Procedures {
         &self,
         mut step: impl FnMut(&mut Volume<dyn Store>) -> ReadStep<T>,
     ) -> Result<T, FsError> {
-        loop {
+        let mut has_waited = false;
+        let found = loop {
             let found = step(&mut self.volume.borrow_mut());
             match found {
-                Ok(found) => return Ok(found),
-                Err(Blocked::Fails(error)) => return Err(error),
+                Ok(found) => break Ok(found),
+                Err(Blocked::Fails(error)) => break Err(error),
                 Err(Blocked::Waits(ticket)) => {
                     self.wait(ticket)?;
+                    has_waited = true;
                 }
             }
+        };
+        if has_waited {
+            // The answers were for this operation: the next begins in another pass.
+            let ready = self.volume.borrow_mut().store_mut().poll_later(Duration::ZERO);
+            self.ready.borrow_mut().extend(ready);
         }
+        found
     }
 
     fn change(&self, step: impl FnMut(&mut Volume<dyn Store>) -> ChangeStep<()>) -> Result<(), FsError> {
@@ -127,7 +140,7 @@ impl Procedures {
     }
 
     pub(crate) fn check_place(&self) -> Result<(), FsError> {
-        self.volume.borrow().store().check_place()
+        self.read_step(|volume| volume.store().check_place())
     }
 
     pub(crate) fn usage(&self) -> Usage {
@@ -337,9 +350,20 @@ impl Procedures {
         now: Timestamp,
         mut visit: impl FnMut(Listed<'_>) -> bool,
     ) -> Result<bool, FsError> {
+        // What was shown before it had to wait is not shown again.
+        let mut shown = 0;
         self.read_step(|volume| {
             let directory = volume.stat(directory)?;
-            volume.list(user, &directory, ListStart { cookie, attributes }, verifier, now, &mut visit)
+            let mut passed = 0;
+            let start = ListStart { cookie, attributes };
+            volume.list(user, &directory, start, verifier, now, &mut |entry| {
+                passed += 1;
+                if passed <= shown {
+                    return true;
+                }
+                shown = passed;
+                visit(entry)
+            })
         })
     }
 

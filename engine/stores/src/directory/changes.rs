@@ -1,0 +1,259 @@
+//! Steps that change something, as far as they are system calls: made by the reactor, or by a helper as one job.
+//!
+//! The objects are open already. [`Outcome`] says what the store has to note afterwards.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use arrayvec::ArrayVec;
+use rustix::fs::{AtFlags, OFlags, ftruncate, renameat, unlinkat};
+use rustix::io::Errno;
+use stag_disk::system::{self, FileUser, FileUsers};
+use stag_disk::{ClosingBin, DiskFile};
+use stag_vfs::{FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, Update, UserIdentity};
+
+use super::kernel::{File, Identified, Reopen};
+use super::making::{Make, change_owner, set_times};
+use super::object::{self, Stat, link_open, name_status, open_again, open_with, status};
+
+/// As whom system calls are made.
+#[derive(Clone)]
+pub(super) struct Actor {
+    /// How to act as anybody; `None`: we are ourselves for everybody.
+    users: Option<Arc<FileUsers>>,
+    /// Whether the calling thread may become another user.
+    is_helper: bool,
+}
+
+impl Actor {
+    /// For the reactor.
+    pub(super) fn new(users: Option<FileUsers>) -> Actor {
+        Actor { users: users.map(Arc::new), is_helper: false }
+    }
+
+    /// The same, for a helper.
+    pub(super) fn helper(&self) -> Actor {
+        Actor { is_helper: true, ..self.clone() }
+    }
+
+    /// Whether it may be anybody.
+    pub(super) fn is_anybody(&self) -> bool {
+        self.users.is_some()
+    }
+
+    /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
+    /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
+    pub(super) fn act_as<T: Send>(
+        &self,
+        caller: &UserIdentity,
+        owner: Option<&UserIdentity>,
+        act: impl FnOnce() -> Result<T, Errno> + Send,
+    ) -> Result<T, Errno> {
+        let Some(users) = &self.users else { return act() };
+        let UserIdentity { uid, gid, .. } = *owner.unwrap_or(caller);
+        if !caller.is_root() {
+            // With a group of its own choice it still belongs to its first one.
+            let groups: ArrayVec<u32, { GROUPS_MAX + 1 }> =
+                caller.groups().iter().copied().chain([caller.gid]).collect();
+            return self.run(users, &FileUser { uid, gid, groups: &groups, privileged: false }, act);
+        }
+        if owner.is_none() || (uid, gid) == (0, 0) {
+            return act();
+        }
+        self.run(users, &FileUser { uid, gid, groups: &[], privileged: true }, act)
+    }
+
+    fn run<T: Send>(
+        &self,
+        users: &FileUsers,
+        user: &FileUser<'_>,
+        act: impl FnOnce() -> Result<T, Errno> + Send,
+    ) -> Result<T, Errno> {
+        if self.is_helper { users.run_here(user, act) } else { users.run(user, act) }
+    }
+}
+
+/// What has to be on stable storage after a change: an object, and a descriptor of it. That is found before the change, because
+/// afterwards it would be too late to fail. `None`: it cannot be synced by itself, or need not be.
+pub(super) type SyncTarget = Option<(ObjectId, File)>;
+
+/// Opens an object to sync it; `None`: it cannot be synced.
+pub(super) fn open_to_sync(
+    looked: &File,
+    how: Reopen,
+    bin: Option<&ClosingBin>,
+) -> Result<Option<File>, FsError> {
+    let opened = match how {
+        Reopen::Directory => open_with(looked.as_fd(), b".", OFlags::RDONLY.union(OFlags::DIRECTORY)),
+        Reopen::Read => open_again(looked.as_fd(), OFlags::RDONLY),
+        Reopen::Write => open_again(looked.as_fd(), OFlags::RDWR),
+    };
+    match opened {
+        Ok(opened) => Ok(Some(Arc::new(DiskFile::new(opened, bin.cloned())))),
+        // Not for us to open. See the module.
+        Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => Ok(None),
+        Err(error) => Err(status(error)),
+    }
+}
+
+/// A change to make.
+pub(super) enum Change {
+    Make(Make),
+    Remove(Remove),
+    Rename(Rename),
+    Link(Link),
+    Update(Set),
+}
+
+/// What came of a change.
+pub(super) struct Outcome {
+    pub(super) result: Result<Option<MadeObject>, FsError>,
+    /// What has to be on stable storage now.
+    pub(super) targets: ArrayVec<(ObjectId, File), 2>,
+    /// What objects are after it, as far as that was asked for.
+    pub(super) after: ArrayVec<(ObjectId, Option<Stat>), 2>,
+}
+
+/// An object that was made, open to be looked at; a file, to be read and written.
+pub(super) struct MadeObject {
+    pub(super) identified: Identified,
+    /// Its own descriptor for reading, if it is no file and has to be synced.
+    pub(super) opened: Option<File>,
+}
+
+/// To remove a name.
+pub(super) struct Remove {
+    pub(super) user: UserIdentity,
+    pub(super) above: File,
+    pub(super) name: Box<[u8]>,
+    pub(super) is_directory: bool,
+    pub(super) target: SyncTarget,
+}
+
+/// To rename.
+pub(super) struct Rename {
+    pub(super) user: UserIdentity,
+    pub(super) from: (File, Box<[u8]>),
+    pub(super) to: (File, Box<[u8]>),
+    pub(super) targets: [SyncTarget; 2],
+}
+
+/// To give an object one more name.
+pub(super) struct Link {
+    pub(super) object: File,
+    pub(super) above: File,
+    pub(super) name: Box<[u8]>,
+    pub(super) targets: [SyncTarget; 2],
+}
+
+/// To set attributes.
+pub(super) struct Set {
+    pub(super) seen: ObjectStat,
+    pub(super) set: Update,
+    pub(super) look: File,
+    /// To cut it, if the size is set.
+    pub(super) file: Option<File>,
+    pub(super) target: SyncTarget,
+}
+
+type Targets = ArrayVec<(ObjectId, File), 2>;
+
+impl Change {
+    /// Makes it. `looks`: what of it to look at afterwards, by whom that cannot be done at once.
+    pub(super) fn run(self, actor: &Actor, bin: Option<&ClosingBin>, looks: &[(ObjectId, File)]) -> Outcome {
+        let mut targets = Targets::new();
+        let result = match self {
+            Change::Make(make) => make.run(actor, bin, &mut targets).map(Some),
+            Change::Remove(remove) => remove.run(actor, &mut targets).map(|()| None),
+            Change::Rename(rename) => rename.run(actor, &mut targets).map(|()| None),
+            Change::Link(link) => link.run(&mut targets).map(|()| None),
+            Change::Update(set) => set.run(&mut targets).map(|()| None),
+        };
+        let after = looks.iter().map(|(id, file)| (*id, object::stat(&**file).ok())).collect();
+        Outcome { result, targets, after }
+    }
+}
+
+/// The status of an error when a directory is removed or replaced.
+fn directory_status(error: Errno) -> FsError {
+    match error {
+        // What some file systems say of a directory that is not empty.
+        Errno::EXIST => FsError::NotEmpty,
+        error => name_status(error),
+    }
+}
+
+impl Remove {
+    /// Removes a name as the user: if it was exchanged since, for what the user may not remove, the kernel refuses.
+    fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
+        let (above, name) = (self.above.as_fd(), &*self.name);
+        if self.is_directory {
+            let removed = actor.act_as(&self.user, None, || unlinkat(above, name, AtFlags::REMOVEDIR));
+            removed.map_err(directory_status)?;
+        } else {
+            actor
+                .act_as(&self.user, None, || unlinkat(above, name, AtFlags::empty()))
+                .map_err(name_status)?;
+        }
+        targets.extend(self.target);
+        Ok(())
+    }
+}
+
+impl Rename {
+    fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
+        let ((source, from), (target, to)) = (&self.from, &self.to);
+        let (source, target) = (source.as_fd(), target.as_fd());
+        let renamed = actor.act_as(&self.user, None, || renameat(source, &**from, target, &**to));
+        renamed.map_err(directory_status)?;
+        targets.extend(self.targets.into_iter().flatten());
+        Ok(())
+    }
+}
+
+impl Link {
+    fn run(self, targets: &mut Targets) -> Result<(), FsError> {
+        // By its descriptor, not by a name that may be another's by now.
+        link_open(self.object.as_fd(), self.above.as_fd(), &self.name).map_err(status)?;
+        targets.extend(self.targets.into_iter().flatten());
+        Ok(())
+    }
+}
+
+impl Set {
+    /// Sets attributes. What can be taken back is done first, so that what may fail with good reason (no space, too large) leaves
+    /// nothing behind.
+    fn run(self, targets: &mut Targets) -> Result<(), FsError> {
+        let Set { seen, set, look, file, target } = self;
+        // Even if only a part of it is done.
+        targets.extend(target);
+        let file = file.zip(set.size);
+
+        let changes = |wanted: Option<u32>, is: u32| wanted.filter(|wanted| *wanted != is);
+        let (uid, gid) = (changes(set.uid, seen.uid), changes(set.gid, seen.gid));
+        let (changes_owner, mode) = (uid.is_some() || gid.is_some(), set.mode);
+        if changes_owner {
+            change_owner(look.as_fd(), uid, gid)?;
+        }
+        let rest = || {
+            // After the owner, whose change ends privileges: a mode that was asked for counts.
+            if let Some(mode) = mode {
+                system::change_mode(look.as_fd(), mode).map_err(status)?;
+            }
+            if let Some((file, size)) = &file {
+                ftruncate(&**file, *size).map_err(status)?;
+            }
+            // After the size, whose change sets a time.
+            set_times(look.as_fd(), set.atime, set.mtime).map(drop)
+        };
+        rest().inspect_err(|_| {
+            // If that fails too, it cannot be reported: the Reply shows the attributes as they are.
+            if changes_owner {
+                let _ = change_owner(look.as_fd(), uid.map(|_| seen.uid), gid.map(|_| seen.gid));
+            }
+            if (changes_owner || mode.is_some()) && seen.kind != ObjectKind::Symlink {
+                let _ = system::change_mode(look.as_fd(), seen.mode);
+            }
+        })
+    }
+}

@@ -1,0 +1,528 @@
+//! System calls that may wait, and who makes them.
+//!
+//! The reactor makes those that cannot wait. All others are questions to a helper thread: the step that asks is not over
+//! (`Blocked::Waits`), and is run again when the answer is there. Its answers are kept until then, so it gets further each time.
+//! What cannot wait depends on the file system:
+//!
+//! | | made at once |
+//! |---|---|
+//! | memory without swap | everything |
+//! | on a device of this machine | attributes of what is open; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open |
+//! | any other: it may ask another machine, or a process | nothing |
+//!
+//! Steps that change something are one job of a helper each (`changes.rs`).
+
+use std::cell::{Cell, RefCell};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use rustix::fs::{OFlags, fstatvfs, readlinkat_raw};
+use rustix::io::Errno;
+use stag_disk::{ClosingBin, DiskFile, HelperLimits, Helpers, system};
+use stag_vfs::{FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
+
+use super::listing::{self, Chunk};
+use super::locate::{self, Located};
+use super::object::{self, Naming, Place, Stat, object_id, open_again, open_cached, open_name, open_with};
+use super::owned::open_as_owner;
+
+/// An open file or directory, for the reactor and its helpers.
+pub(super) type File = Arc<DiskFile>;
+
+/// Threads of one store that wait at once.
+const THREADS_MAX: usize = 64;
+
+/// What is under way at once: beyond that, clients are told to try again.
+const JOBS_MAX: usize = 1024;
+
+/// Answers that one operation may need. More need not be kept: a file system that changes as fast as it is read.
+const ANSWERS_MAX: usize = 512;
+
+/// What may wait in a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MayWait {
+    /// All is in memory.
+    Nothing,
+    /// What is not in this machine's memory.
+    Device,
+    /// Everything: another machine or another process answers.
+    Everything,
+}
+
+/// File systems whose attributes are in this machine's memory once an object is open: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, and
+/// tmpfs and ramfs, which may have been swapped out.
+const LOCAL: [u64; 7] =
+    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994, 0x8584_58f6];
+
+/// What may wait in the file system of `root`.
+pub(super) fn may_wait(root: impl AsFd) -> MayWait {
+    if system::is_in_memory(root.as_fd()) {
+        return MayWait::Nothing;
+    }
+    // The kernel's numbers have 32 bits, whatever the width of their type.
+    let is_local =
+        rustix::fs::fstatfs(root).is_ok_and(|found| LOCAL.contains(&(found.f_type as u64 & 0xffff_ffff)));
+    if is_local { MayWait::Device } else { MayWait::Everything }
+}
+
+/// Whether a file system is of a kind that may be in memory, or swapped out.
+pub(super) fn is_memory_kind(root: impl AsFd) -> bool {
+    rustix::fs::fstatfs(root).is_ok_and(|found| LOCAL[5..].contains(&(found.f_type as u64 & 0xffff_ffff)))
+}
+
+/// What an object is that a name was seen to lead to, open to be looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Identified {
+    pub(super) file: File,
+    pub(super) id: ObjectId,
+    pub(super) found: Stat,
+}
+
+/// What helps to tell objects apart.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Marks {
+    pub(super) place: Place,
+    pub(super) naming: Naming,
+}
+
+/// How to open again what is open to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reopen {
+    Directory,
+    Read,
+    Write,
+}
+
+/// Something that is asked of the kernel.
+#[derive(Clone)]
+pub(super) struct Question {
+    what: What,
+    at: File,
+    name: Box<[u8]>,
+    number: u64,
+    /// Another way to `at`: a name in a directory.
+    aside: Option<(File, Box<[u8]>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Stat,
+    StatAt,
+    Identify,
+    Reopen(Reopen),
+    List {
+        attributes: bool,
+    },
+    Link,
+    Usage,
+    Place,
+    SetMode,
+    Locate,
+    /// A part of the search for objects (`search.rs`), which is not the question's alone.
+    Search,
+}
+
+impl PartialEq for Question {
+    fn eq(&self, other: &Question) -> bool {
+        (self.what, self.number, &self.name) == (other.what, other.number, &other.name)
+            && Arc::ptr_eq(&self.at, &other.at)
+    }
+}
+
+#[derive(Clone)]
+pub(super) enum Answer {
+    Stat(Stat),
+    Identified(Identified),
+    File(File),
+    Chunk(Arc<Chunk>),
+    Link(Arc<[u8]>),
+    Usage(Usage),
+    Located(Arc<Located>),
+    Done,
+}
+
+/// The answers that an operation has.
+#[derive(Default)]
+pub(super) struct Answers(Vec<(Question, Result<Answer, Errno>)>);
+
+impl Answers {
+    pub(super) fn add(&mut self, question: Question, answer: Result<Answer, Errno>) {
+        self.0.push((question, answer));
+    }
+}
+
+/// What is asked of the kernel, for one store.
+pub(super) struct Kernel {
+    may_wait: Cell<MayWait>,
+    marks: Marks,
+    bin: ClosingBin,
+    /// Of the operation that is run again.
+    answers: RefCell<Answers>,
+    /// The first question that the step in hand has no answer to.
+    missing: RefCell<Option<Question>>,
+}
+
+impl Kernel {
+    pub(super) fn new(may_wait: MayWait, marks: Marks) -> Kernel {
+        Kernel {
+            may_wait: Cell::new(may_wait),
+            marks,
+            bin: ClosingBin::default(),
+            answers: RefCell::default(),
+            missing: RefCell::default(),
+        }
+    }
+
+    /// Helpers for questions and changes.
+    pub(super) fn helpers<T: Send + 'static>() -> Result<Helpers<T>, Errno> {
+        Helpers::new(HelperLimits { threads: THREADS_MAX, jobs: JOBS_MAX })
+    }
+
+    pub(super) fn may_wait(&self) -> MayWait {
+        self.may_wait.get()
+    }
+
+    pub(super) fn set_may_wait(&self, may_wait: MayWait) {
+        self.may_wait.set(may_wait);
+    }
+
+    /// Whether the reactor makes all system calls.
+    pub(super) fn is_immediate(&self) -> bool {
+        self.may_wait.get() == MayWait::Nothing
+    }
+
+    /// Whether what is open answers at once.
+    pub(super) fn knows_what_is_open(&self) -> bool {
+        self.may_wait.get() != MayWait::Everything
+    }
+
+    pub(super) fn marks(&self) -> Marks {
+        self.marks
+    }
+
+    /// Where descriptors go that are closed: `None` if that cannot wait.
+    pub(super) fn bin(&self) -> Option<ClosingBin> {
+        (!self.is_immediate()).then(|| self.bin.clone())
+    }
+
+    /// Descriptors to close.
+    pub(super) fn to_close(&self) -> Vec<OwnedFd> {
+        if self.bin.is_empty() { Vec::new() } else { self.bin.take() }
+    }
+
+    /// A file, as the store keeps it.
+    pub(super) fn file(&self, opened: OwnedFd) -> File {
+        Arc::new(DiskFile::new(opened, self.bin()))
+    }
+
+    /// The answers of the operation that is run next.
+    pub(super) fn resume(&self, answers: Answers) {
+        *self.answers.borrow_mut() = answers;
+        *self.missing.borrow_mut() = None;
+    }
+
+    /// The answers that the operation in hand had.
+    pub(super) fn take_answers(&self) -> Answers {
+        std::mem::take(&mut *self.answers.borrow_mut())
+    }
+
+    /// Whether the operation in hand had answers, which may be of a while ago.
+    pub(super) fn has_answers(&self) -> bool {
+        !self.answers.borrow().0.is_empty()
+    }
+
+    /// Whether the step in hand has a question without an answer. Then nothing that it finds counts.
+    pub(super) fn is_missing(&self) -> bool {
+        self.missing.borrow().is_some()
+    }
+
+    /// The question that the step in hand has no answer to.
+    pub(super) fn take_missing(&self) -> Option<Question> {
+        self.missing.take()
+    }
+
+    /// The answer, if the operation in hand has it.
+    fn ask(&self, question: Question) -> Result<Answer, Errno> {
+        let answers = self.answers.borrow();
+        if let Some((_, answer)) = answers.0.iter().find(|(asked, _)| *asked == question) {
+            return answer.clone();
+        }
+        if answers.0.len() < ANSWERS_MAX {
+            self.missing.borrow_mut().get_or_insert(question);
+        }
+        // To the step it is a trouble that will be over, about which nothing is noted.
+        Err(Errno::AGAIN)
+    }
+
+    fn question(what: What, at: &File, name: &[u8], number: u64) -> Question {
+        Question { what, at: at.clone(), name: name.into(), number, aside: None }
+    }
+
+    /// What `file` is, which may be opened to be looked at only.
+    pub(super) fn stat(&self, file: &File) -> Result<Stat, Errno> {
+        if self.knows_what_is_open() {
+            return object::stat(&**file);
+        }
+        match self.ask(Kernel::question(What::Stat, file, b"", 0))? {
+            Answer::Stat(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// What `name` in `directory` is. `is_open`: an object with this name is open, so the kernel has the name in memory.
+    pub(super) fn stat_at(&self, directory: &File, name: &[u8], is_open: bool) -> Result<Stat, Errno> {
+        match self.may_wait.get() {
+            MayWait::Nothing => return object::stat_at(directory.as_fd(), name),
+            MayWait::Device if is_open => return object::stat_at(directory.as_fd(), name),
+            MayWait::Device => match open_cached(directory.as_fd(), name) {
+                Ok(opened) => return object::stat(self.file(opened)),
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            },
+            MayWait::Everything => {}
+        }
+        match self.ask(Kernel::question(What::StatAt, directory, name, 0))? {
+            Answer::Stat(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Opens a name to be looked at, and says what it is.
+    pub(super) fn identify(&self, directory: &File, name: &[u8]) -> Result<Identified, Errno> {
+        match self.may_wait.get() {
+            MayWait::Nothing => return identify(directory, name, &self.marks, None),
+            MayWait::Device => match open_cached(directory.as_fd(), name) {
+                Ok(opened) => return identified(opened, &self.marks, self.bin()),
+                Err(Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            },
+            MayWait::Everything => {}
+        }
+        match self.ask(Kernel::question(What::Identify, directory, name, 0))? {
+            Answer::Identified(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Opens again what is open to be looked at. `aside` is a name of it, and the directory that it is in.
+    pub(super) fn reopen(
+        &self,
+        looked: &File,
+        how: Reopen,
+        aside: Option<(File, Box<[u8]>)>,
+    ) -> Result<File, Errno> {
+        if self.knows_what_is_open() {
+            return reopen(looked, how, aside.as_ref(), &self.marks).map(|opened| self.file(opened));
+        }
+        let question = Question { aside, ..Kernel::question(What::Reopen(how), looked, b"", 0) };
+        match self.ask(question)? {
+            Answer::File(file) => Ok(file),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// The entries of a directory after a cookie: not to be called if [`Kernel::is_immediate`].
+    pub(super) fn chunk(&self, looked: &File, cookie: u64, attributes: bool) -> Result<Arc<Chunk>, Errno> {
+        match self.ask(Kernel::question(What::List { attributes }, looked, b"", cookie))? {
+            Answer::Chunk(chunk) => Ok(chunk),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Reads what a symbolic link holds. Returns its length.
+    pub(super) fn link_target(&self, looked: &File, space: &mut [u8; LINK_SPACE]) -> Result<usize, Errno> {
+        if self.is_immediate() {
+            return read_link(looked, space);
+        }
+        match self.ask(Kernel::question(What::Link, looked, b"", 0))? {
+            Answer::Link(target) => {
+                space[..target.len()].copy_from_slice(&target);
+                Ok(target.len())
+            }
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Space and objects of the file system.
+    pub(super) fn usage(&self, root: &File) -> Result<Usage, Errno> {
+        if self.is_immediate() {
+            return Ok(usage(root));
+        }
+        match self.ask(Kernel::question(What::Usage, root, b"", 0))? {
+            Answer::Usage(usage) => Ok(usage),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// What is at `path` now.
+    pub(super) fn stat_path(&self, root: &File, path: &Path) -> Result<Stat, Errno> {
+        if self.is_immediate() {
+            return object::stat_path(path);
+        }
+        let path = path.as_os_str().as_bytes();
+        match self.ask(Kernel::question(What::Place, root, path, 0))? {
+            Answer::Stat(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// Sets a mode, of a file that is about to be written. It may be set twice.
+    pub(super) fn set_mode(&self, looked: &File, mode: u32) -> Result<(), Errno> {
+        if self.is_immediate() {
+            return system::change_mode(looked.as_fd(), mode);
+        }
+        self.ask(Kernel::question(What::SetMode, looked, b"", mode.into())).map(drop)
+    }
+
+    /// Whether a part of this walk has been made for the operation in hand. Not to be called if [`Kernel::is_immediate`].
+    pub(super) fn has_searched(&self, root: &File, walk: u64) -> bool {
+        self.ask(Kernel::question(What::Search, root, b"", walk)).is_ok()
+    }
+
+    /// Lets the kernel open an object by file handle, and finds the way to it.
+    pub(super) fn locate(&self, mount: &File, root: &File, id: ObjectId) -> Result<Arc<Located>, Errno> {
+        if self.is_immediate() {
+            return Ok(Arc::new(locate::locate(mount, root, id, &self.marks, None)));
+        }
+        let question = Kernel::question(What::Locate, mount, &id.generation.to_le_bytes(), id.fileid);
+        match self.ask(Question { aside: Some((root.clone(), Box::default())), ..question })? {
+            Answer::Located(located) => Ok(located),
+            _ => Err(Errno::IO),
+        }
+    }
+}
+
+impl Question {
+    /// Asks the kernel. Waits.
+    pub(super) fn put(&self, marks: &Marks, bin: Option<&ClosingBin>) -> Result<Answer, Errno> {
+        let at = &self.at;
+        match self.what {
+            What::Stat => object::stat(&**at).map(Answer::Stat),
+            What::StatAt => object::stat_at(at.as_fd(), &self.name).map(Answer::Stat),
+            What::Identify => identify(at, &self.name, marks, bin.cloned()).map(Answer::Identified),
+            What::Reopen(how) => reopen(at, how, self.aside.as_ref(), marks)
+                .map(|opened| Answer::File(Arc::new(DiskFile::new(opened, bin.cloned())))),
+            What::List { attributes } => listing::read_chunk(at, self.number, attributes, marks)
+                .map(|chunk| Answer::Chunk(Arc::new(chunk))),
+            What::Link => {
+                let mut space = [0; LINK_SPACE];
+                read_link(at, &mut space).map(|len| Answer::Link(space[..len].into()))
+            }
+            What::Usage => Ok(Answer::Usage(usage(at))),
+            What::Place => object::stat_path(Path::new(OsStr::from_bytes(&self.name))).map(Answer::Stat),
+            What::SetMode => system::change_mode(at.as_fd(), self.number as u32).map(|()| Answer::Done),
+            What::Search => Ok(Answer::Done),
+            What::Locate => {
+                let generation = self.name.first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets));
+                let id = ObjectId { fileid: self.number, generation };
+                let root = self.aside.as_ref().map_or(at, |(root, _)| root);
+                Ok(Answer::Located(Arc::new(locate::locate(at, root, id, marks, bin))))
+            }
+        }
+    }
+
+    /// Whether it is for a part of the search.
+    pub(super) fn is_search(&self) -> bool {
+        self.what == What::Search
+    }
+
+    /// The object, if the question is where that is.
+    pub(super) fn sought(&self) -> Option<ObjectId> {
+        let generation = self.name.first_chunk().map(|octets| u64::from_le_bytes(*octets))?;
+        (self.what == What::Locate).then_some(ObjectId { fileid: self.number, generation })
+    }
+}
+
+/// Opens a name to be looked at, and says what it is.
+pub(super) fn identify(
+    directory: impl AsFd,
+    name: &[u8],
+    marks: &Marks,
+    bin: Option<ClosingBin>,
+) -> Result<Identified, Errno> {
+    identified(open_name(directory.as_fd(), name)?, marks, bin)
+}
+
+fn identified(opened: OwnedFd, marks: &Marks, bin: Option<ClosingBin>) -> Result<Identified, Errno> {
+    let file = DiskFile::new(opened, bin);
+    let found = object::stat(&file)?;
+    if found.place() != marks.place {
+        return Err(Errno::XDEV);
+    }
+    let id = object_id(file.as_fd(), c"", &found, marks.naming)?;
+    Ok(Identified { file: Arc::new(file), id, found })
+}
+
+/// Opens again what is open to be looked at.
+fn reopen(
+    looked: &File,
+    how: Reopen,
+    aside: Option<&(File, Box<[u8]>)>,
+    marks: &Marks,
+) -> Result<OwnedFd, Errno> {
+    let flags = match how {
+        Reopen::Directory => {
+            return open_with(looked.as_fd(), b".", OFlags::RDONLY.union(OFlags::DIRECTORY));
+        }
+        Reopen::Read => OFlags::RDONLY,
+        Reopen::Write => OFlags::RDWR,
+    };
+    let open = || match open_again(looked.as_fd(), flags) {
+        Err(Errno::NOENT) => open_by_name(looked, aside, flags, marks),
+        opened => opened,
+    };
+    match open() {
+        Err(Errno::ACCESS) => open_as_owner(looked, open),
+        opened => opened,
+    }
+}
+
+/// Opens a file by its name.
+fn open_by_name(
+    looked: &File,
+    aside: Option<&(File, Box<[u8]>)>,
+    flags: OFlags,
+    marks: &Marks,
+) -> Result<OwnedFd, Errno> {
+    let (directory, name) = aside.ok_or(Errno::STALE)?;
+    let file = open_with(directory.as_fd(), name, flags)?;
+    let (found, is) = (object::stat(&file)?, object::stat(&**looked)?);
+    // Somebody may have moved another file there since the name was checked.
+    if found.fileid != is.fileid || found.place() != marks.place {
+        return Err(Errno::AGAIN);
+    }
+    Ok(file)
+}
+
+/// What the symbolic link holds that is open.
+fn read_link(looked: &File, space: &mut [u8; LINK_SPACE]) -> Result<usize, Errno> {
+    // The empty path: of the link itself that is open.
+    readlinkat_raw(&**looked, c"", &mut space[..])
+}
+
+fn usage(root: &File) -> Usage {
+    let none = Usage { bytes_total: 0, bytes_free: 0, files_total: 0, files_free: 0 };
+    // Statistics need a descriptor that is more than a look; the kernel takes one of a directory.
+    fstatvfs(&**root).map_or(none, |found| Usage {
+        bytes_total: found.f_blocks.saturating_mul(found.f_frsize),
+        bytes_free: found.f_bavail.saturating_mul(found.f_frsize),
+        files_total: found.f_files,
+        files_free: found.f_favail,
+    })
+}
+
+/// What was seen of an object, as the way to open it again.
+pub(super) fn reopen_as(kind: ObjectKind, writable: bool) -> Result<Reopen, Errno> {
+    match kind {
+        ObjectKind::Directory => Ok(Reopen::Directory),
+        ObjectKind::Regular if writable => Ok(Reopen::Write),
+        ObjectKind::Regular => Ok(Reopen::Read),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// What a step tells if a question of it cannot be put to a helper.
+pub(super) const REFUSED: FsError = FsError::Busy;

@@ -1,0 +1,199 @@
+//! A directory store whose file system takes its time, or stands still.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use stag_disk::{Disk, DiskConfig};
+use stag_runtime::Clock;
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
+use stag_vfs::{
+    Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Store, Ticket, Timestamp, Update,
+    UserIdentity, Volume,
+};
+
+use crate::fuse::Fuse;
+use crate::lab::{Lab, PAGE};
+
+const ROOT: UserIdentity = UserIdentity::ROOT;
+const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
+
+/// The volume of a file system of our own. `None`: it cannot be mounted here.
+fn slow() -> Option<(Volume<DirectoryStore>, Fuse)> {
+    let Some(fuse) = Fuse::mount() else {
+        stag_testing::skipped("this process may not mount FUSE file systems");
+        return None;
+    };
+    let pool = Lab::pool(PAGE, 64);
+    let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+    let store = DirectoryStore::new(&DirectoryConfig::new(&fuse.scratch.0, 1), disk, pool).unwrap();
+    assert_eq!(store.may_wait(), MayWait::Everything);
+    Some((Volume::new(Box::new(store)), fuse))
+}
+
+/// Runs an operation that reads until it has an answer.
+fn wait<T>(
+    volume: &mut Volume<DirectoryStore>,
+    mut step: impl FnMut(&mut Volume<DirectoryStore>) -> ReadStep<T>,
+) -> Result<T, FsError> {
+    loop {
+        match step(volume) {
+            Ok(found) => return Ok(found),
+            Err(Blocked::Fails(error)) => return Err(error),
+            Err(Blocked::Waits(ticket)) => assert_eq!(end(volume, ticket), Ok(Finished::Ready)),
+        }
+    }
+}
+
+thread_local! {
+    /// Tickets that were over while something else was waited for.
+    static READY: RefCell<Vec<Ticket>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Waits for a ticket.
+fn end(volume: &mut Volume<DirectoryStore>, wanted: Ticket) -> Result<Finished, FsError> {
+    READY.with_borrow_mut(|ready| {
+        while !ready.contains(&wanted) {
+            match volume.store_mut().poll_later(Duration::ZERO) {
+                Some(ticket) => ready.push(ticket),
+                None => std::thread::yield_now(),
+            }
+        }
+        ready.retain(|ticket| *ticket != wanted);
+    });
+    volume.store_mut().finish(wanted, &mut Vec::new())
+}
+
+fn look_up(volume: &Volume<DirectoryStore>, name: &str) -> ReadStep<ObjectStat> {
+    let root = volume.stat(volume.profile().root)?;
+    volume.lookup(&ROOT, &root, name.as_bytes())
+}
+
+fn make(volume: &mut Volume<DirectoryStore>, name: &str) -> Result<Finished, FsError> {
+    let begun = wait(volume, |volume| {
+        let root = volume.stat(volume.profile().root)?;
+        let at = EntryName { directory: &root, name: name.as_bytes() };
+        volume.make_directory(&ROOT, at, &Update::default(), NOW)
+    })?;
+    let Progress::Later(ticket) = begun else { panic!("it cannot be over at once") };
+    end(volume, ticket)
+}
+
+#[test]
+fn look_ups_that_take_a_while_overlap() {
+    const COUNT: usize = 1000;
+    let Some((mut volume, fuse)) = slow() else { return };
+    fuse.delay(Duration::from_millis(5));
+    let clock = Clock::start();
+    let (mut waiting, mut found) = (HashMap::new(), vec![0; COUNT]);
+    let mut run =
+        |volume: &Volume<DirectoryStore>, waiting: &mut HashMap<Ticket, usize>, number: usize| match look_up(
+            volume,
+            &format!("f{number}"),
+        ) {
+            Ok(seen) => found[number] = seen.object.fileid,
+            Err(Blocked::Waits(ticket)) => assert_eq!(waiting.insert(ticket, number), None),
+            Err(Blocked::Fails(error)) => panic!("{error:?}"),
+        };
+    for number in 0..COUNT {
+        run(&volume, &mut waiting, number);
+    }
+    while !waiting.is_empty() {
+        let Some(ticket) = volume.store_mut().poll_later(Duration::ZERO) else {
+            std::thread::yield_now();
+            continue;
+        };
+        assert_eq!(volume.store_mut().finish(ticket, &mut Vec::new()), Ok(Finished::Ready));
+        let number = waiting.remove(&ticket).unwrap();
+        run(&volume, &mut waiting, number);
+    }
+    println!("{COUNT} look-ups of 5 ms each: {:?}, {} at once", clock.now(), fuse.most_at_once());
+    assert!(found.iter().enumerate().all(|(number, fileid)| *fileid == 1000 + number as u64));
+    assert!(fuse.most_at_once() >= 16, "{}", fuse.most_at_once());
+}
+
+/// What waits is bounded, holds nothing up, and does not have to end before the store does.
+#[test]
+fn a_file_system_that_stands_still_holds_up_its_own_calls_only() {
+    let Some((mut volume, fuse)) = slow() else { return };
+    let file = wait(&mut volume, |volume| look_up(volume, "f1")).unwrap();
+    let mut other = Lab::directory(64, |_| {});
+    fuse.stand_still(true);
+    let (mut waits, mut refused) = (0, 0);
+    for _ in 0..1500 {
+        match volume.stat(file.object) {
+            Err(Blocked::Waits(_)) => waits += 1,
+            Err(Blocked::Fails(FsError::Busy)) => refused += 1,
+            found => panic!("{found:?}"),
+        }
+    }
+    assert!(waits >= 500 && refused > 0, "{waits} wait, {refused} are refused");
+    for number in 0..20 {
+        assert_eq!(volume.store_mut().poll_later(Duration::from_secs(2 * number)), None);
+        let made = other.file(&format!("f{number}"));
+        assert_eq!(other.store.attributes(made).map(|found| found.size), Ok(0));
+    }
+    // What is known without asking.
+    assert!(!volume.store().is_read_only());
+    assert_eq!(volume.store().stat_after(file.object), None);
+    assert!(!volume.store().is_busy(), "the reactor may sleep");
+    drop(volume);
+    fuse.stand_still(false);
+}
+
+#[test]
+fn all_goes_on_when_the_file_system_does() {
+    let Some((mut volume, fuse)) = slow() else { return };
+    fuse.stand_still(true);
+    let Err(Blocked::Waits(ticket)) = look_up(&volume, "f7") else { panic!("it stands still") };
+    assert_eq!(volume.store_mut().poll_later(Duration::ZERO), None);
+    fuse.stand_still(false);
+    assert_eq!(end(&mut volume, ticket), Ok(Finished::Ready));
+    let found = wait(&mut volume, |volume| look_up(volume, "f7")).unwrap();
+    assert_eq!(found.object.fileid, 1007);
+    assert!(matches!(make(&mut volume, "d"), Ok(Finished::Made(made)) if made.object.fileid == 10));
+    assert_eq!(wait(&mut volume, |volume| look_up(volume, "d")).map(|found| found.object.fileid), Ok(10));
+    assert_eq!(wait(&mut volume, |volume| volume.store().check_place()), Ok(()));
+    assert!(wait(&mut volume, |volume| volume.store().usage()).is_ok());
+}
+
+#[test]
+fn what_fails_later_is_told() {
+    let Some((mut volume, _fuse)) = slow() else { return };
+    for (name, error) in [("io", FsError::Io), ("stale", FsError::Stale), ("none", FsError::NotFound)] {
+        assert_eq!(wait(&mut volume, |volume| look_up(volume, name)).err(), Some(error));
+    }
+    for (name, error) in [("full", FsError::NoSpace), ("quota", FsError::OverQuota)] {
+        assert_eq!(make(&mut volume, name), Err(error));
+    }
+    assert!(make(&mut volume, "d").is_ok());
+    assert_eq!(make(&mut volume, "d").err(), Some(FsError::Exists));
+}
+
+/// Of two changes of one directory at the same time, neither tells what the directory is after it: that would show what the other
+/// did as well.
+#[test]
+fn changes_that_overlap_tell_nothing_of_what_they_share() {
+    let Some((mut volume, _fuse)) = slow() else { return };
+    let root = volume.profile().root;
+    assert!(make(&mut volume, "alone").is_ok());
+    assert!(volume.store().stat_after(root).is_some());
+    let tickets: Vec<Ticket> = ["a", "b"]
+        .iter()
+        .map(|name| {
+            let begun = wait(&mut volume, |volume| {
+                let seen = volume.stat(root)?;
+                let at = EntryName { directory: &seen, name: name.as_bytes() };
+                volume.make_directory(&ROOT, at, &Update::default(), NOW)
+            });
+            let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
+            ticket
+        })
+        .collect();
+    assert!(volume.store().is_changing(root));
+    for ticket in tickets {
+        assert!(end(&mut volume, ticket).is_ok());
+        assert_eq!(volume.store().stat_after(root), None);
+    }
+    assert!(!volume.store().is_changing(root));
+}
