@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fs;
 use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use super::exports::Medium;
 use stag::nfs::callout::{CallOutConfig, TcpCallOut};
@@ -115,7 +115,8 @@ fn lease_term(settings: &Settings) -> Duration {
 /// A number that no earlier start of the server had, nor one on a clock that was set back by less than the time since: the time in
 /// units of an eighth of a second. It comes again after 17 years.
 fn epoch() -> u32 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = Clock::start().now();
+    let since = WallClock::new(now).at(now);
     (since.as_nanos() >> 27) as u32
 }
 

@@ -35,7 +35,7 @@ use crate::service::Services;
 use crate::service::deferred::Deferrals;
 use crate::state::{Core, EngineState, Pass};
 use crate::statistics::Statistics;
-use crate::stream::{Streams, later_max};
+use crate::stream::{Streams, is_stream, later_max};
 
 /// How often a pass that finds nothing looks again.
 const IDLE_LOOKS: usize = 4;
@@ -320,11 +320,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Ends a connection, for good. At a client its Calls complete first, then [`ConnectionEvent::Closed`] comes. A connection
     /// that was accepted, over RDMA or TCP, ends without the answers that are still under way.
     pub fn disconnect(&mut self, connection: ConnectionId) {
-        if crate::stream::is_stream(connection) {
-            if let Some(streams) = &mut self.streams {
-                streams.disconnect(&mut self.core, connection);
-            }
-            return;
+        if let Some(streams) = self.streams.as_mut().filter(|_| is_stream(connection)) {
+            return streams.disconnect(&mut self.core, connection);
         }
         if let Some(at) = self.parked.iter().position(|parked| is_named(parked, connection)) {
             let parked = self.parked.swap_remove(at);

@@ -1,5 +1,6 @@
 //! Clients of version 4 and a server, over the simulated fabric.
 
+#[expect(dead_code, reason = "shared with the tests of version 3, which use other parts")]
 #[path = "../server/pair.rs"]
 mod pair;
 

@@ -1,6 +1,6 @@
 //! What clients held before a restart of the server, they take back in the grace period.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use stag_nfs::callout::NoCallOut;
@@ -20,7 +20,7 @@ use crate::state::{BOTH, READ, WRITE, lock_new, lockt, open_as, open_handle, rea
 const ALL: (u64, u64) = (0, u64::MAX);
 
 /// A server that knows what an earlier one wrote into this directory.
-fn lab(directory: &PathBuf) -> Lab {
+fn lab(directory: &Path) -> Lab {
     let lab = Lab::new(&["/data,root_squash=no"]);
     let known = KnownClients::from_directory(directory).unwrap();
     let locking =

@@ -34,7 +34,7 @@ fn repeated<R: PartialEq + std::fmt::Debug>(
     let slot = random.below(3) as u32;
     let mut all = vec![lab.sequence(slot)];
     all.extend_from_slice(operations);
-    let mut ask = |lab: &mut Lab| {
+    let ask = |lab: &mut Lab| {
         let compound = Compound { minor: 2, tag: b"", operations: &all, results_max: RESULTS_MAX };
         let finished = lab.pair.call(&compound, Chunks::default());
         let answer = finished.reply::<Compound<'_>>().unwrap();

@@ -91,6 +91,10 @@ pub struct Nfs4<S: Store + ?Sized> {
     /// For the data of the operation in hand. Allocated once.
     pieces: Vec<Shared>,
     /// Empty results, for the next COMPOUNDs.
+    #[expect(
+        clippy::vec_box,
+        reason = "each goes into a cursor and comes back as it is; they are large to move"
+    )]
     spare: Vec<Box<Results>>,
     /// COMPOUNDs that waited and are over.
     answered: VecDeque<(Token, Box<Results>)>,
@@ -299,6 +303,7 @@ impl<S: Store + ?Sized> Nfs4<S> {
         Nfs4 { exports, time, state, pieces, spare: Vec::new(), answered: VecDeque::new() }
     }
 
+    #[expect(clippy::vec_box, reason = "see `spare`")]
     fn recycle(spare: &mut Vec<Box<Results>>, mut results: Box<Results>) {
         if spare.len() < SPARE_MAX {
             results.clear();

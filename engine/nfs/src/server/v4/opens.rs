@@ -25,8 +25,8 @@ use stag_wire::nfs4::open::{
 use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
 use super::super::ResolvedHandle;
-use super::changes::DirectoryBefore;
 use super::attribute_sets::{either, set_of};
+use super::changes::DirectoryBefore;
 use super::files::Resume;
 use super::locks::{STATEID_LEN, check_is_regular, find_state, open_status, token_of, wire_of};
 use super::settable::{self, SetOn, WantedAttributes};

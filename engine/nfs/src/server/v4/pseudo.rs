@@ -292,7 +292,7 @@ mod tests {
         CallContext { peer: None, caller: None }
     }
 
-    fn listed<'t>(tree: &'t PseudoTree, node: NodeIndex, cookie: u64) -> Vec<(&'t [u8], u64)> {
+    fn listed(tree: &PseudoTree, node: NodeIndex, cookie: u64) -> Vec<(&[u8], u64)> {
         let asker = asker();
         tree.entries(&asker, node, cookie).map(|entry| (&*tree.node(entry.node).name, entry.cookie)).collect()
     }
