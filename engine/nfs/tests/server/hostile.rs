@@ -134,8 +134,8 @@ fn what_is_not_served_is_told() {
     };
     assert_eq!(ask(nfs3::PROGRAM, 3, 22), Err(CallError::ProcedureUnavailable));
     assert_eq!(ask(mount3::PROGRAM, 3, 6), Err(CallError::ProcedureUnavailable));
-    assert_eq!(ask(nfs3::PROGRAM, 2, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
-    assert_eq!(ask(nfs3::PROGRAM, 4, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
+    assert_eq!(ask(nfs3::PROGRAM, 2, 1), Err(CallError::ProgramMismatch { low: 3, high: 4 }));
+    assert_eq!(ask(nfs3::PROGRAM, 5, 1), Err(CallError::ProgramMismatch { low: 3, high: 4 }));
     assert_eq!(ask(mount3::PROGRAM, 1, 1), Err(CallError::ProgramMismatch { low: 3, high: 3 }));
     assert_eq!(ask(100_227, 3, 3), Err(CallError::ProcedureUnavailable));
     assert_eq!(ask(100_227, 2, 0), Err(CallError::ProgramMismatch { low: 3, high: 3 }));

@@ -6,7 +6,7 @@ use stag_disk::{Disk, DiskConfig};
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::server::LockingConfig;
 use stag_nfs::state::Recovered;
-use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_testing::Scratch;
 
 use crate::client::{Client, FORE};
@@ -27,7 +27,11 @@ impl Lab {
         let scratch: Vec<_> = exports.iter().map(|_| Scratch::folder()).collect();
         let locking = (LockingConfig::default(), Recovered::nothing());
         let pair = Pair::of(exports, 1, FaultPlan::default(), locking, |index, pool| {
-            let config = DirectoryConfig::new(&scratch[index].0, index as u64 + 1);
+            // Time is simulated: no thread answers in it.
+            let config = DirectoryConfig {
+                may_wait: Some(MayWait::Nothing),
+                ..DirectoryConfig::new(&scratch[index].0, index as u64 + 1)
+            };
             let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
             Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap())
         });
