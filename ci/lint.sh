@@ -10,8 +10,8 @@ fuzz="--manifest-path engine/fuzz/Cargo.toml"
 fmt() { cargo fmt --all --check && cargo fmt $fuzz --check; }
 # Where the library hwloc is (ci/packages.sh hwloc), its feature is checked as well.
 clippy() {
-    local features=()
-    [ ! -e /usr/include/hwloc.h ] || [ ! -e /usr/include/libudev.h ] || features=(--features stag-runtime/hwloc)
+    local features=(--features stag-one-thread/version4)
+    [ ! -e /usr/include/hwloc.h ] || [ ! -e /usr/include/libudev.h ] || features+=(--features stag-runtime/hwloc)
     cargo clippy --locked --workspace --all-targets "${features[@]}" -- -D warnings
     cargo clippy --locked $fuzz --all-targets -- -D warnings
 }

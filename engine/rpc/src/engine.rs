@@ -319,6 +319,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// Ends a connection, for good. At a client its Calls complete first, then [`ConnectionEvent::Closed`] comes. A connection
     /// that was accepted, over RDMA or TCP, ends without the answers that are still under way.
+    #[cold]
     pub fn disconnect(&mut self, connection: ConnectionId) {
         if let Some(streams) = self.streams.as_mut().filter(|_| is_stream(connection)) {
             return streams.disconnect(&mut self.core, connection);

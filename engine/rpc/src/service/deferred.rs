@@ -138,6 +138,8 @@ impl Deferrals {
     }
 
     /// Gives buffers back that other threads dropped.
+    // Not inline: it would be part of every pass.
+    #[inline(never)]
     pub(crate) fn collect(&self) {
         if let Some(home) = &*self.home.borrow() {
             home.collect();
@@ -188,10 +190,8 @@ impl Deferrals {
     pub(crate) fn take(&mut self) -> Option<(Token, Fill)> {
         let mailbox = self.mailbox.get_mut().as_mut()?;
         let Some(Answer { token, since, fill }) = mailbox.receiver.receive() else {
-            // Looked for once in each pass of an engine that defers Calls: a load, where nothing came back.
-            if let Some(home) = self.home.get_mut() {
-                home.collect();
-            }
+            // Looked for once in each pass of an engine that defers Calls.
+            self.collect();
             return None;
         };
         mailbox.outstanding -= 1;

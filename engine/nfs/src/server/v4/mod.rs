@@ -325,6 +325,8 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
         (procedure == nfs4::COMPOUND).then_some(&COMPOUND)
     }
 
+    // Not inline: its walk would be part of every Call's way to its home.
+    #[inline(never)]
     fn home(&self, call: &Call<'_>) -> Home {
         home::home_of_compound(&self.exports.borrow(), &self.state.pseudo, call)
     }
