@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use stag_state::client::{EndedClient, 
-    ClientConfig, ClientId, ClientStage, ClientTable, ExchangeRequest, Principal, SessionRequest,
+use stag_state::client::{
+    ClientConfig, ClientId, ClientStage, ClientTable, EndedClient, ExchangeRequest, Principal, SessionRequest,
 };
 use stag_state::grace::Grace;
 use stag_state::open::{OpenConfig, OpenRequest, OpenTable, ShareModes};

@@ -91,10 +91,7 @@ pub struct Nfs4<S: Store + ?Sized> {
     /// For the data of the operation in hand. Allocated once.
     pieces: Vec<Shared>,
     /// Empty results, for the next COMPOUNDs.
-    #[expect(
-        clippy::vec_box,
-        reason = "each goes into a cursor and comes back as it is; they are large to move"
-    )]
+    #[expect(clippy::vec_box, reason = "they move into a cursor and back, and are large")]
     spare: Vec<Box<Results>>,
     /// COMPOUNDs that waited and are over.
     answered: VecDeque<(Token, Box<Results>)>,
