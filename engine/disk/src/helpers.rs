@@ -12,6 +12,8 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use rustix::process::getpid;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 /// Bytes of a thread's stack: room for a chunk of a directory, and what a system call or two need.
 const STACK_LEN: usize = 256 << 10;
@@ -159,8 +161,18 @@ impl<T> Drop for Helpers<T> {
     }
 }
 
+/// Lets this thread run wherever the first thread of the process may. The thread that started it is often a reactor with a core
+/// of its own, which it keeps busy.
+fn leave_core() {
+    if let Ok(cores) = sched_getaffinity(Some(getpid())) {
+        // It works where it is, too, more slowly.
+        let _ = sched_setaffinity(None, &cores);
+    }
+}
+
 /// What a thread does.
 fn work<T>(shared: &Common<T>, ended: &Sender<(u32, Option<T>)>) {
+    leave_core();
     loop {
         let mut state = shared.lock();
         let (tag, job) = loop {
@@ -188,6 +200,8 @@ fn work<T>(shared: &Common<T>, ended: &Sender<(u32, Option<T>)>) {
 #[cfg(test)]
 mod tests {
     use std::sync::Barrier;
+
+    use rustix::thread::CpuSet;
 
     use super::*;
 
@@ -219,6 +233,19 @@ mod tests {
         ended.sort();
         assert_eq!(ended, [(1, Some(1)), (2, Some(2))]);
         assert_eq!((helpers.outstanding(), helpers.poll()), (0, None));
+    }
+
+    #[test]
+    fn a_helper_does_not_stay_on_the_core_of_a_reactor() {
+        let all = sched_getaffinity(Some(getpid())).unwrap();
+        let first = (0..CpuSet::MAX_CPU).find(|&core| all.is_set(core)).unwrap();
+        let mut one = CpuSet::new();
+        one.set(first);
+        sched_setaffinity(None, &one).unwrap();
+        let mut helpers = Helpers::new(HelperLimits { threads: 1, jobs: 1 }).unwrap();
+        helpers.start(0, || sched_getaffinity(None).unwrap());
+        assert_eq!(next(&mut helpers), (0, Some(all)));
+        assert_eq!(sched_getaffinity(None).unwrap(), one);
     }
 
     #[test]
