@@ -115,10 +115,7 @@ fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> 
 fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
     out.object(state)?;
     let uptime = Time(Duration::from_secs_f64(state.uptime_seconds));
-    out.line(format_args!(
-        "up {uptime}, {}",
-        count(state.counters.replies_sent, "reply").replace("replys", "replies")
-    ))?;
+    out.line(format_args!("up {uptime}, {} Replies sent", state.counters.replies_sent))?;
     out.line(format_args!("{:<22} {:>14} {:>12} {:>14}", "procedure", "Calls", "waited", "mean wait"))?;
     for procedure in &state.procedures {
         let mean = match procedure.late {
