@@ -246,7 +246,7 @@ fn waits<'p, L: EncodeLabelSet>(
     const HELP: &str = "Time from a Call to its answer, of Calls that waited for a disk or a lock";
     let mut family = encoder.encode_descriptor("call_wait_seconds", HELP, None, MetricType::Histogram)?;
     for (labels, procedure) in procedures.filter(|(_, procedure)| procedure.late > 0) {
-        let ranges = procedure.waited.iter().map(|&(bound, count)| (bound.unwrap_or(f64::MAX), count));
+        let ranges = procedure.waited.iter().map(|&(bound, count)| (bound.unwrap_or(f64::INFINITY), count));
         let ranges: Vec<_> = ranges.collect();
         let mut metric = family.encode_family(&labels)?;
         metric.encode_histogram::<NoLabelSet>(procedure.late_seconds, procedure.late, &ranges, None)?;
