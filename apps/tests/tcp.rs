@@ -101,8 +101,8 @@ fn rpc_over_tcp_on_its_own_port_and_on_that_of_iwarp() {
     // SAFETY: a plain system call; the child is ours and not waited for yet, so the id is its own.
     assert_eq!(unsafe { libc::kill(server.child.id() as libc::pid_t, libc::SIGTERM) }, 0);
     let stopped = server.event("stopped");
-    assert_eq!(stopped["counters"]["streams_opened"], 8);
-    assert_eq!(stopped["counters"]["calls_received"], 8);
+    assert_eq!(stopped["counters"]["streams_opened"], 10);
+    assert_eq!(stopped["counters"]["calls_received"], 10);
     assert_eq!(stopped["counters"]["datagrams_received"], 12);
     assert_eq!(stopped["counters"]["datagrams_dropped"], 0);
     assert_eq!((&stopped["locks"]["taken"], &stopped["locks"]["hosts_freed"]), (&0.into(), &0.into()));
