@@ -184,7 +184,8 @@ check "rpcinfo -p shows NSM by UDP" shows '100024 +1 +udp +2049' rpcinfo -p 127.
 check "rpcinfo calls NFS by UDP, in vain" not rpcinfo -T udp 127.0.0.1 100003 3
 check "rpcinfo calls our own rpcbind by UDP" rpcinfo -a 127.0.0.1.8.1 -T udp 100000 2
 check "rpcinfo calls NFSACL" rpcinfo -T tcp 127.0.0.1 100227 3
-check "rpcinfo calls a version that is not there" not rpcinfo -T tcp 127.0.0.1 100003 4
+check "rpcinfo calls NFS version 4" rpcinfo -T tcp 127.0.0.1 100003 4
+check "rpcinfo calls a version that is not there" not rpcinfo -T tcp 127.0.0.1 100003 5
 check "showmount -e" shows '^/data' showmount -e 127.0.0.1
 check "showmount -e shows all" shows '^/more' showmount -e 127.0.0.1
 files "found by rpcbind" /data 'version=3'
