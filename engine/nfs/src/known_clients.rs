@@ -115,10 +115,10 @@ impl KnownClients {
         self.0.epoch
     }
 
-    /// Whether clients may take back what they held before the restart, so that nothing new is given. It begins with the first
-    /// look, and lasts `term` at most.
+    /// Ends the grace period when its time has come, and returns whether it still lasts. While it lasts, clients may take back what
+    /// they held before the restart, and nothing new is given. It begins with the first call, and lasts `term` at most.
     #[must_use]
-    pub fn is_grace(&self, now: Duration, term: Duration) -> bool {
+    pub fn poll_grace(&self, now: Duration, term: Duration) -> bool {
         if self.0.is_over.load(Ordering::Acquire) {
             return false;
         }
@@ -164,7 +164,7 @@ impl KnownClients {
     ///
     /// Grace lasts, or the client has not said RECLAIM_COMPLETE (8881-18.51.3-b).
     pub fn may_take(&self, has_reclaimed: bool, now: Duration, term: Duration) -> Result<(), InGrace> {
-        if has_reclaimed && !self.is_grace(now, term) { Ok(()) } else { Err(InGrace) }
+        if has_reclaimed && !self.poll_grace(now, term) { Ok(()) } else { Err(InGrace) }
     }
 
     /// Notes that a client holds state, or is about to. Returns whether that is on disk: until then it gets none.
@@ -405,7 +405,7 @@ mod tests {
     fn who_held_state_reclaims_and_grace_ends_with_the_last() {
         let place = directory("reclaims");
         let first = KnownClients::from_directory(&place).unwrap();
-        assert!(!first.is_grace(at(0), TERM), "nothing is known from before");
+        assert!(!first.poll_grace(at(0), TERM), "nothing is known from before");
         for owner in [b"alice", b"bobby", b"carol"] {
             until_written(&first, owner);
         }
@@ -423,10 +423,10 @@ mod tests {
         assert_eq!(reclaim(b"carol", false), Err(ReclaimRefused::NotKnown));
         assert_eq!(second.may_take(true, at(5), TERM), Err(InGrace));
         second.complete(b"alice", at(6), TERM);
-        assert!(second.is_grace(at(6), TERM));
+        assert!(second.poll_grace(at(6), TERM));
         second.complete(b"bobby", at(7), TERM);
         // It is over when the file says so.
-        while second.is_grace(at(7), TERM) {
+        while second.poll_grace(at(7), TERM) {
             thread::yield_now();
         }
         assert_eq!(second.may_take(true, at(7), TERM), Ok(()));
@@ -449,7 +449,7 @@ mod tests {
         let third = KnownClients::from_directory(&place).unwrap();
         assert_eq!(third.may_reclaim(b"bobby", false, at(0), TERM), Ok(()), "grace was not over");
         third.complete(b"alice", at(1), TERM);
-        while third.is_grace(at(91), TERM) {
+        while third.poll_grace(at(91), TERM) {
             thread::yield_now();
         }
         drop(third);

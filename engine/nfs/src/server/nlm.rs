@@ -293,7 +293,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     }
 
     fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<stag_state::Held>, Status> {
-        if self.locking.is_grace(self.now) {
+        if self.locking.poll_grace(self.now) {
             return Err(Status::DeniedGracePeriod);
         }
         let file = self.file(arguments.lock.file, Some(arguments.exclusive))?;
@@ -344,7 +344,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     /// In the grace period only locks of before are given; outside of it, it is unknown whether the lock
     /// still existed.
     fn check_grace(&mut self, reclaim: bool) -> Result<(), Status> {
-        let is_grace = self.locking.is_grace(self.now);
+        let is_grace = self.locking.poll_grace(self.now);
         let is_late = reclaim && !is_grace && self.locking.has_grace();
         if is_grace != reclaim && (is_grace || is_late) { Err(Status::DeniedGracePeriod) } else { Ok(()) }
     }

@@ -1,7 +1,7 @@
 //! The tests of version 4 once more, with a server of two engines: the clients are at one, and the files at the other.
 
 #[path = "../server/pair.rs"]
-#[allow(dead_code, reason = "not all tests are here")]
+#[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod pair;
 
 #[path = "../v4/attributes.rs"]

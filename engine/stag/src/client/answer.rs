@@ -15,7 +15,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// `data` is what came into the memory that was offered, if some was.
+    /// `data` is what the server wrote into the memory that the Call offered.
     pub(super) fn new(results: &Results, data: Option<SendBuf>) -> Answer {
         let reduced = data.is_some().then(|| results.reduced());
         Answer { octets: results.bytes().to_vec(), reduced, data }

@@ -156,7 +156,7 @@ pub(super) fn run<P: Open>(
         let (memory, mut driver) = Driver::<P>::new(settings, jobs, ready.clone())?;
         let config = ReactorConfig { core, mode, ..ReactorConfig::default() };
         let mut reactor = Reactor::new(config, Clock::start()).map_err(not_pinned)?;
-        // Whether it is drained is of no use to those who are gone.
+        // The handles are gone: whether it drained makes no difference.
         let _ = reactor.run(&mut driver, stop).map_err(not_pinned)?;
         // Its buffers go back before the pools go.
         drop((driver, memory));

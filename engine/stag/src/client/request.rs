@@ -1,4 +1,4 @@
-//! [`CallBuilder`]: what there is to say of a Call.
+//! [`CallBuilder`]: the options of one Call.
 
 use std::fmt;
 use std::time::Duration;

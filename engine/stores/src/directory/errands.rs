@@ -94,8 +94,8 @@ impl Errands {
         }
     }
 
-    /// Whether there are helpers. If not, they are started. `false`: there can be none.
-    pub(super) fn has_helpers(&mut self) -> bool {
+    /// Starts helpers if there are none yet. `false`: the system allows no thread.
+    pub(super) fn start_helpers(&mut self) -> bool {
         if self.helpers.is_none() {
             self.helpers = Kernel::helpers().ok();
         }

@@ -165,7 +165,7 @@ impl DirectoryStore {
         let tree = Tree::open(&config.path, kept, config.may_wait).map_err(failed)?;
         let kernel = tree.kernel().clone();
         let mut errands = Errands::new();
-        if !kernel.is_immediate() && !errands.has_helpers() {
+        if !kernel.is_immediate() && !errands.start_helpers() {
             tracing::warn!(
                 "directory {}: no thread can be started to wait for its file system: while that works, all clients wait",
                 config.path.display()
@@ -267,7 +267,7 @@ impl DirectoryStore {
     fn note_waits(&mut self, waits: MayWait) {
         self.transfers.disk().set_immediate(waits == MayWait::Nothing);
         self.syncs.disk().set_immediate(waits == MayWait::Nothing);
-        if !self.is_configured && (waits == MayWait::Nothing || self.errands.get_mut().has_helpers()) {
+        if !self.is_configured && (waits == MayWait::Nothing || self.errands.get_mut().start_helpers()) {
             self.kernel.set_may_wait(waits);
         }
         self.watch();

@@ -418,7 +418,7 @@ impl DirectoryStore {
         self.kernel.resume(Answers::default());
     }
 
-    /// Admits or refuses a transfer, or asks what there is to know before.
+    /// Admits or refuses a transfer, or asks for what that decision needs.
     pub(super) fn admit_one(&mut self, asked: Asked) {
         let admitted = match asked.write {
             None => self.admit_read(&asked),
@@ -452,7 +452,7 @@ impl DirectoryStore {
                 self.kernel.resume(answers);
                 self.answered_since.set(since);
                 if let Some(sought) = question.sought() {
-                    // It stays found, even if nobody asks again in this pass.
+                    // The answer is kept even if no step asks for it in this pass.
                     let _ = self.tree.get_mut().find(sought);
                     self.kernel.take_missing();
                 }

@@ -93,10 +93,11 @@ impl Locking {
         &self.holders.known
     }
 
-    /// Whether only what was held before a restart is given: to hosts of NLM, or to clients of version 4.
-    pub(in crate::server) fn is_grace(&mut self, now: Duration) -> bool {
+    /// Begins or ends the grace period when its time has come, and returns whether it lasts: for hosts of NLM, or for clients of
+    /// version 4. While it lasts, only what was held before a restart is given.
+    pub(in crate::server) fn poll_grace(&mut self, now: Duration) -> bool {
         let of_nlm = self.enter_grace(now);
-        of_nlm || self.holders.known.is_grace(now, self.config.lease_term)
+        of_nlm || self.holders.known.poll_grace(now, self.config.lease_term)
     }
 
     /// Whether a client may take something new, or take back what it held before a restart (`is_reclaim`). It is on record then.

@@ -141,7 +141,7 @@ impl Ending {
     }
 }
 
-/// Changes something by what `work` does, and tells what came of it.
+/// Runs `work`, which changes something, and writes its results.
 fn change<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -159,7 +159,7 @@ fn change<S: Store + ?Sized>(
     }
 }
 
-/// Tells what came of a change that succeeded, and sees to it that it stays.
+/// Writes the results of a change that succeeded, and brings it to stable storage.
 fn tell<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,

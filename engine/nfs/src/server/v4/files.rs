@@ -104,7 +104,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     #[inline(never)]
     fn admit_without_state(&mut self, file: stag_state::FileKey, access: u8) -> Result<(), Status4> {
         let locking = &mut *self.state.locking.borrow_mut();
-        if locking.is_grace(self.now) {
+        if locking.poll_grace(self.now) {
             return Err(Status4::Grace);
         }
         let modes = ShareModes { access, deny: 0 };

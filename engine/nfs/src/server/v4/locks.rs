@@ -218,7 +218,7 @@ pub(super) fn lockt<S: Store + ?Sized>(
     let range = range(arguments.offset, arguments.length)?;
     let (file, host) = (server.file_key(&opened), host_of(cursor.session()?));
     let locking = &mut *server.state.locking.borrow_mut();
-    if locking.is_grace(server.now) {
+    if locking.poll_grace(server.now) {
         return Err(Status4::Grace.into());
     }
     let exclusive = is_exclusive(arguments.kind);
