@@ -18,7 +18,7 @@ run() {
     local target log input
     target=$(basename "$1") log=logs/$(basename "$1")
     mkdir -p "finds/$target" "crashes/$target"
-    if "./$target" -max_total_time="$seconds" -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
+    if STAG_FUZZ_TARGET=$target ./stag-fuzz -max_total_time="$seconds" -max_len=4096 -timeout=5 -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="crashes/$target/" "finds/$target" "corpus/$target" >"$log" 2>&1; then
         coverage() { grep -E "$1" "$log" | tail -n 1 | sed -n 's/.* cov: \([0-9]*\) .*/\1/p'; }
         echo "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs," \

@@ -9,7 +9,7 @@
 # is needed. Finds go to TARGET_DIR/fuzz-corpus/TARGET and are used by the next run; what is worth keeping is copied
 # by hand to engine/fuzz/corpus/TARGET, which this script only reads.
 #
-# --build-only puts into DIR what runs elsewhere, without Rust, this repository or a network: the programs, the kept
+# --build-only puts into DIR what runs elsewhere, without Rust, this repository or a network: the program, the kept
 # corpus (corpus/TARGET) and run.sh: DIR/run.sh SECONDS [JOBS [TARGET...]] runs JOBS targets at a time (default: one for
 # each core), SECONDS each, prints `TARGET: N runs, coverage A -> B, ok` and leaves finds/, crashes/ and logs/ beside itself.
 set -euo pipefail
@@ -35,7 +35,7 @@ fuzz=engine/fuzz
 target_dir=${CARGO_TARGET_DIR:-$fuzz/target}
 mkdir -p "$target_dir"
 target_dir=$(cd "$target_dir" && pwd)
-known=$(cd $fuzz/fuzz_targets && ls ./*.rs | sed 's|^\./||; s|\.rs$||')
+known=$(ls $fuzz/corpus)
 targets=("$@")
 [[ $# -gt 0 ]] || mapfile -t targets <<<"$known"
 for target in "${targets[@]}"; do
@@ -63,12 +63,13 @@ flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code --cfg f
 [[ -n $pack || $seconds -ge 60 ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
 RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --release --features libfuzzer \
     --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz" --target "$host"
+program=$target_dir/fuzz/$host/release/stag-fuzz
 
 if [[ -n $pack ]]; then
     mkdir -p "$pack/corpus"
+    # The symbols stay, for the stacks of crashes.
+    strip --strip-debug -o "$pack/stag-fuzz" "$program"
     for target in "${targets[@]}"; do
-        # The symbols stay, for the stacks of crashes.
-        strip --strip-debug -o "$pack/$target" "$target_dir/fuzz/$host/release/$target"
         rm -rf "$pack/corpus/$target"
         cp -r "$fuzz/corpus/$target" "$pack/corpus/"
     done
@@ -79,10 +80,10 @@ fi
 
 # run TARGET : what it says comes whole, at its end.
 run() {
-    local target=$1 binary=$programs/$1 finds=$target_dir/fuzz-corpus/$1 crashes=$target_dir/fuzz-crashes/$1 log=$target_dir/fuzz-$1.log input
+    local target=$1 finds=$target_dir/fuzz-corpus/$1 crashes=$target_dir/fuzz-crashes/$1 log=$target_dir/fuzz-$1.log input
     mkdir -p "$finds" "$crashes"
     # A hang is a crash here: every target takes microseconds.
-    if "$binary" -max_total_time="$seconds" -max_len=4096 -timeout=$((5 * STAG_SLOWNESS)) -rss_limit_mb=1024 -print_final_stats=1 \
+    if STAG_FUZZ_TARGET=$target "$program" -max_total_time="$seconds" -max_len=4096 -timeout=$((5 * STAG_SLOWNESS)) -rss_limit_mb=1024 -print_final_stats=1 \
         -artifact_prefix="$crashes/" "$finds" "$fuzz/corpus/$target" >"$log" 2>&1; then
         echo "$target: $(sed -n 's/^stat::number_of_executed_units: *//p' "$log") runs, ok"
         return
@@ -90,10 +91,10 @@ run() {
     input=$(sed -n 's/.*Test unit written to //p' "$log" | tail -n 1)
     echo "$(tail -n 40 "$log")
 $target: FAILED, input: ${input:-none kept, see $log}${input:+
-  replay: $binary $input}"
+  replay: STAG_FUZZ_TARGET=$target $program $input}"
     return 1
 }
 export -f run
-export fuzz seconds target_dir programs=$target_dir/fuzz/$host/release
+export fuzz seconds target_dir program
 # shellcheck disable=SC2016  # $0 is that of each bash.
 printf '%s\0' "${targets[@]}" | xargs -0 -n 1 -P "$(nproc)" bash -c 'run "$0"' || exit 1

@@ -1,11 +1,10 @@
 //! Fuzz targets: each a plain function of octets that panics when a promise is broken.
 //!
-//! `ci/fuzz.sh SECONDS [TARGET...]` runs them under libFuzzer. `cargo test` in this folder runs them
-//! over the kept corpus, `corpus/TARGET/`, with nothing but a Rust toolchain.
+//! `ci/fuzz.sh SECONDS [TARGET...]` runs them under libFuzzer: one program has all of them, and `STAG_FUZZ_TARGET` names the one
+//! that it runs. `cargo test` in this folder runs them over the kept corpus, `corpus/TARGET/`, with nothing but a Rust toolchain.
 //!
-//! To add a target: write the function, list it in [`TARGETS`], add `fuzz_targets/TARGET.rs` and a
-//! `[[bin]]` of that name, and put a few seeds into `corpus/TARGET/`. To keep a crash from coming back,
-//! add its input there.
+//! To add a target: write the function, list it in [`TARGETS`], and put a few seeds into `corpus/TARGET/`. To keep a crash from
+//! coming back, add its input there.
 #![forbid(unsafe_code)]
 
 mod dump;

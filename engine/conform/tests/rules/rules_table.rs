@@ -43,7 +43,7 @@ const FOLDERS: [(&str, &str); 15] = [
 const LISTS: [&str; 2] = ["engine/proto/tests/rules.txt", "engine/fabric/tests/iwarp/rules.txt"];
 
 /// The results of `stag conform` against our own programs.
-const RESULTS: &str = "apps/tests/conform/table.txt";
+const RESULTS: &str = "apps/tests/programs/conform/table.txt";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

@@ -1,0 +1,237 @@
+//! The control socket, `stag admin`, `stag top`, and metrics of a running server.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+
+use serde_json::Value;
+
+use crate::common::{Folder, Server, stag};
+
+/// Output as text.
+fn text(octets: &[u8]) -> &str {
+    std::str::from_utf8(octets).unwrap()
+}
+
+/// A server with a control socket in a folder of this test's own.
+struct Operated {
+    server: Server,
+    socket: String,
+    folder: Folder,
+}
+
+impl Operated {
+    fn start(arguments: &[&str]) -> Operated {
+        let folder = Folder::new("admin");
+        let socket = folder.join("control").display().to_string();
+        let mut all = vec!["--export", "mem:/data,root_squash=no", "--control", &socket];
+        all.extend_from_slice(arguments);
+        let server = Server::start(&all);
+        Operated { server, socket, folder }
+    }
+
+    /// What `stag admin` prints.
+    fn admin(&self, arguments: &[&str]) -> std::process::Output {
+        stag(&[&["admin", "--socket", &self.socket], arguments].concat())
+    }
+
+    fn objects(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.admin(&[&["--json"], arguments].concat());
+        assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+
+    /// Writes a file of 1 MiB and reads it.
+    fn use_it(&self) {
+        let file = self.folder.join("file");
+        std::fs::write(&file, vec![7; 1 << 20]).unwrap();
+        let put = stag(&["put", file.to_str().unwrap(), &self.server.at("data/file")]);
+        assert!(put.status.success(), "{}", text(&put.stderr));
+        let cat = stag(&["cat", &self.server.at("data/file")]);
+        assert_eq!(cat.stdout.len(), 1 << 20);
+    }
+}
+
+#[test]
+fn stats_count_calls_by_procedure_and_memory_by_pool() {
+    let operated = Operated::start(&[]);
+    operated.use_it();
+    let [stats] = &operated.objects(&["stats"])[..] else { panic!("one object") };
+    let calls = |name: &str| {
+        let procedures = stats["procedures"].as_array().unwrap();
+        let found = procedures.iter().find(|it| it["name"] == name && it["program"] == 100_003);
+        found.map_or(0, |it| it["calls"].as_u64().unwrap())
+    };
+    assert!(calls("WRITE") > 0 && calls("READ") > 0 && calls("CREATE") == 1, "{stats}");
+    let pools = stats["pools"].as_array().unwrap();
+    assert!(pools.iter().any(|pool| pool["pool"] == "payload" && pool["units_free"].as_u64() > Some(0)));
+    assert!(stats["cores"][0]["calls"].as_u64() > Some(0), "{stats}");
+
+    let [export] = &operated.objects(&["exports"])[..] else { panic!("one export") };
+    let used = export["bytes_total"].as_u64().unwrap() - export["bytes_free"].as_u64().unwrap();
+    assert!(used >= 1 << 20, "{export}");
+
+    // For people, within 80 columns.
+    let shown = operated.admin(&["stats"]);
+    assert!(text(&shown.stdout).contains("NFSv3 WRITE"), "{}", text(&shown.stdout));
+    assert!(text(&shown.stdout).lines().all(|line| line.chars().count() <= 80), "{}", text(&shown.stdout));
+}
+
+#[test]
+fn a_client_is_listed_and_can_be_evicted() {
+    let operated = Operated::start(&[]);
+    assert_eq!(operated.objects(&["clients"]), Vec::<Value>::new());
+    // It reconnects, and so does not notice; but its connection ended.
+    let mut ping = std::process::Command::new(crate::common::STAG)
+        .args(["ping", "-c", "4000000000", &operated.server.url])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let client = loop {
+        let found = operated.objects(&["clients"]);
+        if let Some(client) = found.first().filter(|client| client["calls"].as_u64() > Some(0)) {
+            break client.clone();
+        }
+    };
+    let name = client["client"].as_str().unwrap();
+    assert!(name.starts_with("uid "), "{client}");
+    assert_eq!(client["connections"], 1);
+    let [done] = &operated.objects(&["evict", name])[..] else { panic!("one object") };
+    assert_eq!(done["done"], format!("1 connections of {name} ended"));
+    ping.kill().unwrap();
+    ping.wait().unwrap();
+
+    let refused = operated.admin(&["evict", "192.0.2.1"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(
+        text(&refused.stderr).contains("no client \"192.0.2.1\" is connected"),
+        "{}",
+        text(&refused.stderr)
+    );
+}
+
+#[test]
+fn the_log_can_be_changed_and_the_server_stopped() {
+    let mut operated = Operated::start(&[]);
+    assert!(text(&operated.admin(&["log", "debug"]).stdout).contains("logs debug from now on"));
+    let refused = operated.admin(&["log", "stag_rpc=loud"]);
+    assert!(!refused.status.success() && text(&refused.stderr).contains("loud"), "{}", text(&refused.stderr));
+    assert!(operated.admin(&["stop"]).status.success());
+    assert_eq!(operated.server.next_event("stopped")["drained"], true);
+    assert!(operated.server.child.wait().unwrap().success());
+    assert!(!std::path::Path::new(&operated.socket).exists(), "the socket is left behind");
+}
+
+/// Only the server's user and root may ask; what is no request, and silence, end nothing.
+#[test]
+fn the_socket_is_the_owners_and_takes_no_nonsense() {
+    let operated = Operated::start(&[]);
+    let mode = std::fs::metadata(&operated.socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let say = |octets: &[u8]| {
+        let mut stream = UnixStream::connect(&operated.socket).unwrap();
+        stream.write_all(octets).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut reply = String::new();
+        // What the server leaves unread resets the connection.
+        let _ = stream.read_to_string(&mut reply);
+        reply
+    };
+    for nonsense in [&b"\n"[..], b"{}", b"{\"do\":\"dance\"}\n", &[b'x'; 10_000], b"\xff\xfe\n", b""] {
+        let reply = say(nonsense);
+        assert!(reply.is_empty() || reply.starts_with("{\"refused\":"), "{reply}");
+    }
+    assert!(say(b"{\"do\":\"stats\"}\n").starts_with("{\"stats\":"));
+}
+
+#[test]
+fn a_second_server_does_not_take_the_socket() {
+    let operated = Operated::start(&[]);
+    let second = std::process::Command::new(crate::common::STAGD)
+        .args([
+            "--export",
+            "mem:/data",
+            "--memory",
+            "64M",
+            "--listen",
+            &format!("shm://{}", crate::common::unique("second")),
+        ])
+        .args(["--control", &operated.socket])
+        .output()
+        .unwrap();
+    assert_eq!(second.status.code(), Some(1));
+    assert!(text(&second.stderr).contains("--control"), "{}", text(&second.stderr));
+    assert_eq!(operated.objects(&["stats"]).len(), 1, "the first one is still asked");
+}
+
+#[test]
+fn metrics_are_served_over_http() {
+    let port = {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap()
+    };
+    let operated = Operated::start(&["--metrics", &port.to_string()]);
+    operated.use_it();
+    let get = |request: &str| {
+        let mut stream = TcpStream::connect(port).unwrap();
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    };
+    let metrics = get("GET /metrics HTTP/1.0\r\n\r\n");
+    for part in [
+        "200 OK",
+        "application/openmetrics-text",
+        "stag_calls_total{program=\"100003\",version=\"3\",procedure=\"WRITE\"}",
+        "stag_export_bytes{export=\"/data\"}",
+        "# EOF",
+    ] {
+        assert!(metrics.contains(part), "{part} is not in {metrics}");
+    }
+    assert!(get("GET / HTTP/1.0\r\n\r\n").contains("404"));
+    assert!(get("POST /metrics HTTP/1.0\r\nContent-Length: 0\r\n\r\n").contains("405"));
+}
+
+#[test]
+fn top_shows_what_was_done_between_two_looks() {
+    let operated = Operated::start(&[]);
+    let mut ping = std::process::Command::new(crate::common::STAG)
+        .args(["ping", "-c", "4000000000", &operated.server.url])
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    while operated.objects(&["clients"]).is_empty() {}
+    let top = stag(&["top", "--json", "--socket", &operated.socket, "-i", "200ms", "-n", "2"]);
+    ping.kill().unwrap();
+    ping.wait().unwrap();
+    assert!(top.status.success(), "{}", text(&top.stderr));
+    let windows: Vec<Value> =
+        text(&top.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(windows.len(), 2);
+    assert!(windows.iter().any(|window| window["calls_per_second"].as_f64() > Some(0.0)), "{windows:?}");
+}
+
+/// `Type=notify` and `WatchdogSec` of systemd's units.
+#[test]
+fn a_supervisor_hears_that_the_server_is_ready_and_works() {
+    let folder = Folder::new("notify");
+    let path = folder.join("socket");
+    let socket = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(stag_testing::patience(std::time::Duration::from_secs(30)))).unwrap();
+    let server = Server::start_with(&["--export", "mem:/data"], |command| {
+        command.env("NOTIFY_SOCKET", &path).env("WATCHDOG_USEC", "200000");
+    });
+    let mut heard = Vec::new();
+    while heard.len() < 4 {
+        let mut octets = [0; 256];
+        let len = socket.recv(&mut octets).expect("a word");
+        heard.push(text(&octets[..len]).trim().to_owned());
+    }
+    assert!(heard.iter().any(|word| word == "READY=1"), "{heard:?}");
+    assert!(heard.iter().filter(|word| *word == "WATCHDOG=1").count() >= 2, "{heard:?}");
+    assert_eq!(server.stop().0["drained"], true);
+}

@@ -1,0 +1,195 @@
+//! The log of `stagd`: whose connection it was, why it ended, and no colours in a file.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
+use std::net::TcpStream;
+use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::common::{ANY_IWARP_PORT, Folder, STAGD, Server, stag_ok, unique};
+
+/// The log of a server at `url` that `visit` was done to, up to its end.
+fn log(url: &str, level: &str, more: &[&str], visit: impl FnOnce(&Server)) -> String {
+    let folder = Folder::new("log");
+    let path = folder.join("log");
+    let arguments = [&["--export", "mem:/data,root_squash=no"], more].concat();
+    let server = Server::start_at_with(url, &arguments, |command| {
+        command.env("STAG_LOG", level).env_remove("NO_COLOR").stderr(File::create(&path).unwrap());
+    });
+    visit(&server);
+    let (stopped, status) = server.stop();
+    assert!(status.success(), "{stopped}");
+    fs::read_to_string(&path).unwrap()
+}
+
+fn line<'a>(log: &'a str, parts: &[&str]) -> &'a str {
+    let found = log.lines().find(|line| parts.iter().all(|part| line.contains(part)));
+    found.unwrap_or_else(|| panic!("no line with {parts:?} in:\n{log}"))
+}
+
+#[test]
+fn a_client_over_a_network_is_named_when_it_comes_and_when_it_goes() {
+    let log = log(ANY_IWARP_PORT, "info", &[], |server| {
+        stag_ok(&["mkdir", &server.at("data/a")]);
+        // A plain RPC over TCP client at the same port: one NULL.
+        let mut socket = TcpStream::connect(server.url.trim_start_matches("iwarp://")).unwrap();
+        let call: Vec<u8> = [0x8000_0028_u32, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_be_bytes())
+            .collect();
+        socket.write_all(&call).unwrap();
+        socket.read_exact(&mut [0; 28]).unwrap();
+    });
+    line(&log, &["INFO client 127.0.0.1:", " connected by RDMA"]);
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let host = format!(" (host {}) closed: the client ended the connection; ", host.trim());
+    let closed = line(&log, &["INFO client 127.0.0.1:", &host]);
+    assert!(closed.ends_with(" Calls") && closed.contains(" s, "), "{closed}");
+    line(&log, &["INFO client 127.0.0.1:", " connected by TCP"]);
+    line(&log, &["INFO client 127.0.0.1:", " closed: the client ended the connection; ", " s, 1 Call"]);
+    assert!(!log.contains('\x1b'), "a file has no colours: {log}");
+    assert!(!log.contains("Fabric("), "words, not names of the program: {log}");
+}
+
+#[test]
+fn a_process_of_this_machine_is_named_by_its_user() {
+    let log = log(&format!("shm://{}", unique("log")), "info", &[], |server| {
+        stag_ok(&["ping", "-c", "3", &server.url]);
+    });
+    let closed = line(&log, &["INFO client process ", " closed: the client ended the connection; "]);
+    assert!(closed.contains("(uid ") && closed.contains(" Calls"), "{closed}");
+}
+
+#[test]
+fn what_is_refused_or_cut_off_is_a_warning_that_names_the_client() {
+    let log = log("tcp://127.0.0.1:0", "warn", &["--connections-max", "1"], |server| {
+        let address = server.url.trim_start_matches("tcp://");
+        // It announces a record that is too long.
+        let mut socket = TcpStream::connect(address).unwrap();
+        socket.write_all(&[0x7f; 64]).unwrap();
+        let _ = socket.read(&mut [0; 64]);
+        drop(socket);
+        // Two that have made a Call, where one may be: the second is refused.
+        let call: Vec<u8> = [0x8000_0028_u32, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0]
+            .iter()
+            .flat_map(|word| word.to_be_bytes())
+            .collect();
+        let mut first = TcpStream::connect(address).unwrap();
+        first.write_all(&call).unwrap();
+        first.read_exact(&mut [0; 28]).unwrap();
+        let mut second = TcpStream::connect(address).unwrap();
+        assert_eq!(second.read(&mut [0; 1]).unwrap_or(0), 0);
+    });
+    let cut = line(&log, &["WARN client 127.0.0.1:", " is cut off: a record of "]);
+    assert!(cut.contains("no Calls"), "{cut}");
+    assert!(!log.contains("peer="), "{log}");
+    assert!(!log.contains("INFO"), "{log}");
+}
+
+#[test]
+fn each_level_says_more_than_the_one_before() {
+    let lines = |level| {
+        let log = log(&format!("shm://{}", unique("level")), level, &[], |server| {
+            stag_ok(&["ping", "-c", "1", &server.url]);
+        });
+        log.lines().count()
+    };
+    let found = ["error", "info", "debug", "trace"].map(lines);
+    assert_eq!(found[0], 0);
+    assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
+}
+
+/// A pipe without a reader delays neither clients nor the end; lines that were not read in time are counted.
+#[test]
+fn a_log_that_nobody_reads_holds_nobody_up() {
+    let mut server = Server::start_with(&["--export", "mem:/data,root_squash=no"], |command| {
+        command.env("STAG_LOG", "trace").stderr(Stdio::piped());
+    });
+    let mut log = server.child.stderr.take().unwrap();
+    // Until more was said than the pipe and the lines that wait can hold.
+    for _ in 0..400 {
+        stag_ok(&["ping", "-c", "3", &server.url]);
+        if is_full(&log) {
+            break;
+        }
+    }
+    assert!(is_full(&log), "the log fills its pipe");
+    for _ in 0..20 {
+        stag_ok(&["ping", "-c", "1000", &server.url]);
+    }
+    let reader = std::thread::spawn(move || {
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        text
+    });
+    stag_ok(&["ping", "-c", "1", &server.url]);
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+    let text = reader.join().unwrap();
+    assert!(text.contains("lines of the log were dropped"), "{} octets", text.len());
+}
+
+/// What the stop says goes to a full pipe: to standard output, to standard error, to both. It is lost, and the stop is none the worse.
+#[test]
+fn a_stop_does_not_wait_for_readers_of_what_it_says() {
+    for (is_output_full, is_log_full) in [(true, false), (false, true), (true, true)] {
+        let url = format!("shm://{}", unique("stop"));
+        let [(output, output_end), (log, log_end)] = [pipe().unwrap(), pipe().unwrap()];
+        let mut command = Command::new(STAGD);
+        command.args(["--json", "--export", "mem:/data", "--listen", &url, "--memory", "32M"]);
+        command.env("STAG_LOG", "trace").stdin(Stdio::null());
+        command.stdout(output_end.try_clone().unwrap()).stderr(log_end.try_clone().unwrap());
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut lines = BufReader::new(output).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.contains("\"ready\"")));
+        let ends = [(is_output_full, output_end), (is_log_full, log_end)];
+        ends.into_iter().filter(|(is_full, _)| *is_full).for_each(|(_, end)| fill(end));
+        // More counters than the thread that prints them takes.
+        for signal in [libc::SIGUSR1; 8].into_iter().chain([libc::SIGTERM]) {
+            // SAFETY: a plain system call; the child is ours and not waited for yet, so the id is its own.
+            assert_eq!(unsafe { libc::kill(child.id().cast_signed(), signal) }, 0);
+        }
+        // Nobody reads before the end; what is read then keeps the other pipe from being full.
+        let status = if is_output_full { ended(&mut child) } else { None };
+        let told = lines.any(|line| line.contains("\"stopped\""));
+        let status = status.or_else(|| ended(&mut child));
+        assert!(status.is_some_and(|status| status.success()), "{is_output_full} {is_log_full}: {status:?}");
+        assert_eq!(told, !is_output_full);
+        drop(log);
+    }
+}
+
+/// Fills a pipe as far as a write does not wait.
+fn fill(mut end: PipeWriter) {
+    let has_room = |end: &PipeWriter| {
+        let mut entries = [PollFd::new(end, PollFlags::OUT)];
+        poll(&mut entries, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    };
+    while has_room(&end) {
+        end.write_all(&[b' '; 4096]).unwrap();
+    }
+}
+
+/// How a process ended; `None`: it did not, in a time that is long on any machine.
+fn ended(child: &mut Child) -> Option<ExitStatus> {
+    let end = pidfd_open(Pid::from_child(child), PidfdFlags::empty()).unwrap();
+    let mut entries = [PollFd::new(&end, PollFlags::IN)];
+    if poll(&mut entries, Some(&Timespec { tv_sec: 30, tv_nsec: 0 })).unwrap() > 0 {
+        return child.try_wait().unwrap();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    None
+}
+
+/// Whether nothing more fits in a pipe.
+fn is_full(pipe: &ChildStderr) -> bool {
+    // SAFETY: a plain question about an open descriptor.
+    let capacity = unsafe { libc::fcntl(pipe.as_raw_fd(), libc::F_GETPIPE_SZ) };
+    // A line that does not fit as a whole waits.
+    rustix::io::ioctl_fionread(pipe).unwrap() + 4096 > capacity as u64
+}
