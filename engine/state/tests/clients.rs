@@ -1,5 +1,6 @@
 //! Clients and sessions: the cases of RFC 8881 section 18.35.4 and 18.36.4, by number, and arbitrary clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -42,6 +43,7 @@ const ASKED: ExchangeRequest<'_> = ExchangeRequest {
     principal: Principal(1),
     site: HostSite(1),
     is_update: false,
+    minor_version: 1,
 };
 
 fn exchange(table: &mut ClientTable, request: &ExchangeRequest<'_>) -> Result<Exchanged, ExchangeRefused> {
@@ -346,7 +348,7 @@ proptest! {
                 Act::Exchange { owner, verifier, principal, is_update } => {
                     let (owner, principal) = ([owner], Principal(principal.into()));
                     let request =
-                        ExchangeRequest { owner: &owner, verifier: [verifier; 8], principal, site: HostSite(1), is_update };
+                        ExchangeRequest { owner: &owner, verifier: [verifier; 8], principal, site: HostSite(1), is_update, minor_version: 2 };
                     if let Ok(found) = table.exchange_id(&request, |id| id.0 % 2 == 0, now) {
                         prop_assert!(!ended.contains(&found.client), "an id is used once");
                         let record = table.client(found.client).unwrap();
@@ -409,4 +411,17 @@ proptest! {
             prop_assert!(table.clients().count() <= 8);
         }
     }
+}
+
+/// An operator ends a client whatever it holds: its sessions take nothing more, and the caller is told to free the rest.
+#[test]
+fn an_evicted_client_starts_again() {
+    let mut table = table();
+    let (client, grant) = confirmed(&mut table);
+    let session = Arc::clone(table.session(grant.key).unwrap());
+    let slot = SlotRequest { slot: 0, sequence_id: 1, highest_slot: 0, fingerprint: 0 };
+    assert!(table.evict(client) && !table.evict(client));
+    assert_eq!(table.poll_ended().map(|ended| ended.client), Some(client));
+    assert_eq!(session.sequence(&slot, at(1)), Err(SessionRefused::NoSession));
+    assert!(exchange(&mut table, &ASKED).is_ok_and(|again| !again.is_confirmed && again.client != client));
 }
