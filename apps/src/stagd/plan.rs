@@ -51,8 +51,8 @@ const LOCKS_SHARE: u64 = 64;
 /// Opens of NFS version 4 take at most one part in this number of a core's part of the budget, and so do COMPOUNDs that wait.
 const OPENS_SHARE: u64 = 64;
 
-/// Octets that COMPOUNDs may keep at one core while they wait, at least: some of the longest.
-const SUSPENDED_MIN: u64 = 4 << 20;
+/// Octets that COMPOUNDs may keep at one core while they wait, at least: arguments and results of the longest one.
+const SUSPENDED_MIN: u64 = (9 << 20) / 4;
 
 /// Clients and sessions of NFS version 4 take about one part in this number of the budget.
 const CLIENTS_SHARE: u64 = 48;

@@ -109,7 +109,7 @@ impl ClientConfig {
         }
     }
 
-    /// Octets of the heap that all clients and sessions take at most, at a server of so many reactors.
+    /// Octets of the heap that all clients and sessions take at most, at a server of this number of reactors.
     #[must_use]
     pub const fn memory_max(&self, reactors: u64) -> u64 {
         // The shortest session there can be, and its place in the maps of all reactors and in the one that they share.

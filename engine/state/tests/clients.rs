@@ -10,6 +10,7 @@ use stag_state::client::{
     ClientConfig, ClientId, ClientStage, ClientTable, DestroyRefused, ExchangeRefused, ExchangeRequest,
     Exchanged, Principal, SessionFault, SessionGrant, SessionRequest,
 };
+use stag_state::open::OpenConfig;
 use stag_state::session::{ChannelLimits, Session, SessionBusy, SessionRefused};
 use stag_state::slot::{Sequenced, SlotRequest};
 
@@ -424,4 +425,26 @@ fn an_evicted_client_starts_again() {
     assert_eq!(table.poll_ended().map(|ended| ended.client), Some(client));
     assert_eq!(session.sequence(&slot, at(1)), Err(SessionRefused::NoSession));
     assert!(exchange(&mut table, &ASKED).is_ok_and(|again| !again.is_confirmed && again.client != client));
+}
+
+/// Limits for little memory are lower ones, and for much the usual ones; what they can take is said beside them.
+#[test]
+fn limits_follow_the_memory() {
+    let usual = ClientConfig::default();
+    let mut last = 0;
+    for octets in [1, 1 << 20, 16 << 20, 64 << 20, 1 << 30, 1 << 40] {
+        let limits = ClientConfig::within(octets);
+        let most = limits.memory_max(1);
+        assert!(most >= last && limits.clients_max >= 16, "{octets}: {limits:?}");
+        assert!(octets < 1 << 20 || most <= octets + octets / 4, "{octets}: {most}");
+        assert!(limits.memory_max(8) > most, "each reactor has a map of them");
+        last = most;
+    }
+    assert_eq!(ClientConfig::within(1 << 40), usual);
+    let opens = |octets| OpenConfig::within(octets);
+    assert_eq!(opens(1 << 40), OpenConfig::default());
+    for octets in [1 << 20, 16 << 20] {
+        assert!(opens(octets).memory_max() <= octets + (1 << 18), "{octets}: {:?}", opens(octets));
+    }
+    assert!(opens(1).states_max >= 64);
 }

@@ -99,6 +99,16 @@ enum Asked {
     Remove,
 }
 
+/// A request, to be sent once or several times.
+#[derive(Clone, Debug)]
+struct Request {
+    asked: Asked,
+    open: StateId,
+    lock: Option<StateId>,
+    /// What it came to before, if it is a retry.
+    first: Option<Answered>,
+}
+
 /// Whether a client's own directory is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Existence {
@@ -135,10 +145,10 @@ struct Worker {
     lock: Option<StateId>,
     holds: bool,
     directory: Existence,
-    /// Under way, and whether it is a retry: then what the first came to.
-    asked: Option<(Asked, Option<Answered>)>,
-    /// To be asked again with the same sequence id.
-    again: Option<(Asked, Option<Answered>)>,
+    /// Under way.
+    request: Option<Request>,
+    /// To be sent again with the same sequence id.
+    again: Option<Request>,
 }
 
 /// What all clients know together.
@@ -167,7 +177,7 @@ fn reactor(number: usize) -> ReactorId {
     ReactorId::new(number).expect("a group of a few")
 }
 
-/// A server of one export, a directory, on so many reactors.
+/// A server of one export, a directory, on `count` reactors.
 fn server(world: &World, count: usize, scratch: &Scratch, known: &KnownClients) -> Vec<(Server, Memory)> {
     let lanes =
         EngineGroup::new(count, CARRIED_CALLS_MAX, config().connections_max).expect("some descriptors");
@@ -213,6 +223,13 @@ fn server(world: &World, count: usize, scratch: &Scratch, known: &KnownClients) 
     reactors
 }
 
+impl Request {
+    /// Whether a client that hears nothing of it does not know whether its directory is there.
+    fn may_have_changed_names(&self) -> bool {
+        self.first.is_none() && matches!(self.asked, Asked::Make | Asked::Remove)
+    }
+}
+
 impl Worker {
     fn new(world: &World, number: usize) -> Worker {
         let memory = Memory::on_demand(&config(), PAYLOAD_LEN).expect("memory");
@@ -234,12 +251,12 @@ impl Worker {
             lock: None,
             holds: false,
             directory: Existence::Known(false),
-            asked: None,
+            request: None,
             again: None,
         }
     }
 
-    /// What comes next.
+    /// The request that this client makes next.
     fn next(&self, random: &mut Random, value: u8) -> Asked {
         match () {
             () if self.client.is_none() => Asked::Exchange,
@@ -316,15 +333,8 @@ impl Fleet {
                 }
                 if let Some(done) = client.engine.completed() {
                     self.end(index, done);
+                    self.mishap();
                 }
-            }
-            match self.random.below(1500) {
-                0 => self.restart_server(),
-                1 | 2 => {
-                    let client = self.random.below(CLIENTS as u64) as usize;
-                    self.restart_client(client);
-                }
-                _ => {}
             }
             let servers = self.reactors.iter().map(|(engine, _)| engine.next_timeout());
             let clients = self.clients.iter().map(|client| client.engine.next_timeout());
@@ -335,17 +345,32 @@ impl Fleet {
         panic!("{} requests succeeded in {PASSES_MAX} passes", self.done);
     }
 
+    /// Now and then something ends, whatever others have under way.
+    fn mishap(&mut self) {
+        match self.random.below(120) {
+            0 => self.restart_server(),
+            1 | 2 => {
+                let client = self.random.below(CLIENTS as u64) as usize;
+                self.restart_client(client);
+            }
+            _ => {}
+        }
+    }
+
     /// Begins the next request of a client that has none under way.
     fn begin(&mut self, index: usize) {
         let client = &mut self.clients[index];
-        if client.asked.is_some() {
+        if client.request.is_some() {
             return;
         }
         let is_new = client.again.is_none();
-        let (asked, first) = match client.again.clone() {
-            Some(again) => again,
-            None => (client.next(&mut self.random, self.truth.next.wrapping_add(1)), None),
-        };
+        let request = client.again.clone().unwrap_or_else(|| Request {
+            asked: client.next(&mut self.random, self.truth.next.wrapping_add(1)),
+            open: client.open.unwrap_or_default(),
+            lock: client.lock,
+            first: None,
+        });
+        let Request { asked, open, .. } = request;
         let has_session = !matches!(asked, Asked::Exchange | Asked::Session);
         let sequence_id = client.sequence_id + u32::from(is_new && has_session);
         let mut operations = Vec::new();
@@ -359,7 +384,7 @@ impl Fleet {
                 keep_reply,
             }));
         }
-        let (open, lock) = (client.open.unwrap_or_default(), client.lock.unwrap_or_default());
+        let lock = request.lock.unwrap_or_default();
         let name = client.name.clone();
         let octets = if let Asked::Write(value) = asked { [value] } else { [0] };
         let previous = OpenClaim::Previous(DelegationType::None);
@@ -401,7 +426,7 @@ impl Fleet {
                         length: PLACE.1,
                         locker: Locker::New(again),
                     }),
-                    Asked::Lock if client.lock.is_some() => lock_more(lock, LockKind::Write, PLACE),
+                    Asked::Lock if request.lock.is_some() => lock_more(lock, LockKind::Write, PLACE),
                     Asked::Lock => lock_new(open, b"worker", LockKind::Write, PLACE),
                     Asked::Unlock => locku(lock, PLACE),
                     Asked::Write(_) => write(lock, 0, &octets),
@@ -427,7 +452,7 @@ impl Fleet {
             ) => return,
             Err(refused) => panic!("{refused}"),
         }
-        (client.asked, client.again, client.sequence_id) = (Some((asked, first)), None, sequence_id);
+        (client.request, client.again, client.sequence_id) = (Some(request), None, sequence_id);
         match asked {
             // From now on it writes no more.
             Asked::Unlock => {
@@ -444,40 +469,41 @@ impl Fleet {
 
     /// A request of a client is over.
     fn end(&mut self, index: usize, done: CompletedCall) {
-        let Some((asked, first)) = self.clients[index].asked.take() else { panic!("nothing was asked") };
+        let request = self.clients[index].request.take().expect("something was asked");
         // The send queue was full just then: the Call was not executed.
         if matches!(done.result, Err(CallError::NotSent | CallError::NotPosted(_))) {
-            self.clients[index].again = Some((asked, first));
+            self.clients[index].again = Some(request);
             return;
         }
+        let asked = request.asked;
         let answered = answered(asked, &FinishedCall::new(done));
         if let Answered::Refused(status) = answered {
-            return self.refused(index, asked, first, status);
+            return self.refused(index, request, status);
         }
-        if let Some(first) = first {
+        if let Some(first) = request.first {
             assert_eq!(answered, first, "a retry of {asked:?} gets the kept reply");
             return;
         }
         self.note(index, asked, &answered);
         // As a client whose reply was lost.
         if !matches!(asked, Asked::Exchange | Asked::Session) && self.random.below(4) == 0 {
-            self.clients[index].again = Some((asked, Some(answered)));
+            self.clients[index].again = Some(Request { first: Some(answered), ..request });
         }
     }
 
     /// The request was not executed, or it is not known whether it was.
-    fn refused(&mut self, index: usize, asked: Asked, first: Option<Answered>, status: Status4) {
+    fn refused(&mut self, index: usize, request: Request, status: Status4) {
         let client = &mut self.clients[index];
         match status {
             // The same request runs still.
-            Status4::Delay => client.again = Some((asked, first)),
+            Status4::Delay => client.again = Some(request),
             Status4::BadSession | Status4::StaleClientid | Status4::Deadsession => {
-                if first.is_none() && matches!(asked, Asked::Make | Asked::Remove) {
+                if request.may_have_changed_names() {
                     client.directory = Existence::Unknown;
                 }
                 client.lose_session();
             }
-            status => panic!("{asked:?}: {status:?}"),
+            status => panic!("{request:?}: {status:?}"),
         }
     }
 
@@ -497,7 +523,7 @@ impl Fleet {
             }
             (Asked::OpenAgain | Asked::Open, Answered::State(state)) => client.open = Some(*state),
             (Asked::LockAgain, Answered::State(state)) => {
-                assert_eq!(truth.holder, Some(index), "nobody else has it meanwhile");
+                assert_eq!(truth.holder, Some(index), "another client got it before it was reclaimed");
                 client.lock = Some(*state);
             }
             (Asked::Lock, Answered::State(state)) => {
@@ -526,7 +552,7 @@ impl Fleet {
             // Somebody has it, or had it until a moment ago; or others may take back what they held.
             (Asked::Lock, Answered::Failed(Status4::Denied)) => return,
             (
-                Asked::Lock | Asked::Open | Asked::Read | Asked::Write(_),
+                Asked::Lock | Asked::Open | Asked::Read | Asked::Write(_) | Asked::Make | Asked::Remove,
                 Answered::Failed(Status4::Grace | Status4::Delay),
             ) => return,
             (asked, answered) => panic!("{asked:?} came to {answered:?}; {truth:?}"),
@@ -546,7 +572,7 @@ impl Fleet {
     fn restart_client(&mut self, index: usize) {
         let old = &self.clients[index];
         let (verifier, mut directory) = (old.verifier + 1, old.directory);
-        if let Some((Asked::Make | Asked::Remove, None)) = old.asked.as_ref().or(old.again.as_ref()) {
+        if old.request.as_ref().is_some_and(Request::may_have_changed_names) {
             directory = Existence::Unknown;
         }
         if self.truth.holder == Some(index) {
@@ -572,7 +598,9 @@ impl Fleet {
             }
         }
         (0..50).for_each(|_| _ = self.pass());
-        for client in &self.clients {
+        for client in &mut self.clients {
+            // What was answered meanwhile.
+            while client.engine.completed().is_some() {}
             assert_eq!(client.memory.ledger.outstanding(), 0, "a client's buffers");
         }
         assert_eq!(self.world.violations(), Violations::default());
@@ -598,6 +626,7 @@ fn answered(asked: Asked, finished: &FinishedCall) -> Answered {
     }
 }
 
+/// 8881-2.10.6.1-b: whatever happens to connections, clients and the server.
 #[test]
 fn a_fleet_of_clients_loses_nothing_and_repeats_nothing() {
     sweep("a_fleet_of_clients_loses_nothing_and_repeats_nothing", 0..40, |seed| {

@@ -100,7 +100,7 @@ fn ten_thousand_sessions_take_no_more_than_their_memory() {
     check_unharmed(&mut lab, &file);
 }
 
-/// 8881-18.36.4: a CREATE_SESSION that is sent again makes no other session.
+/// 8881-18.36.4-c: a CREATE_SESSION that is sent again makes no other session.
 #[test]
 fn a_session_is_made_once() {
     let (mut lab, file) = lab();
@@ -116,7 +116,7 @@ fn a_session_is_made_once() {
     check_unharmed(&mut lab, &file);
 }
 
-/// 8881-2.10.6.1.3.1: other requests with a sequence id that was used neither get its reply nor take its place.
+/// 8881-2.10.6.1.3.1-a: other requests with a sequence id that was used neither get its reply nor take its place.
 #[test]
 fn false_retries_change_nothing() {
     let (mut lab, file) = lab();
@@ -131,7 +131,7 @@ fn false_retries_change_nothing() {
     check_unharmed(&mut lab, &file);
 }
 
-/// 8881-8.2.4: no other octets lead to a state, and none to that of another client.
+/// 8881-8.2.4-a: no other octets lead to a state, and none to that of another client.
 #[test]
 fn forged_state_ids_lead_nowhere() {
     let (mut lab, file) = lab();

@@ -89,7 +89,7 @@ fn reserved_space_is_kept_for_its_file() {
     }
 }
 
-/// A READ in flight goes on showing what was there before the space was given up.
+/// A READ in flight goes on showing the data from before the space was given up.
 #[test]
 fn a_read_in_flight_keeps_what_is_given_up() {
     let mut lab = Lab::new(64);
@@ -123,7 +123,7 @@ fn space_is_for_those_who_may_write() {
     });
 }
 
-/// In a directory, whoever makes the system calls: the reactor, or helpers.
+/// In a directory, with system calls made by the reactor or by helpers.
 #[test]
 fn a_directory_reserves_gives_up_and_finds() {
     for may_wait in [MayWait::Nothing, MayWait::Device, MayWait::Everything] {
