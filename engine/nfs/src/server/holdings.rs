@@ -31,7 +31,7 @@ pub struct ClientState4 {
     pub silent: Duration,
     /// Sessions.
     pub sessions: u32,
-    /// Slots of its sessions, and those that run a request now.
+    /// Slots of its sessions.
     pub slots: u32,
     /// Slots that run a request now.
     pub slots_used: u32,

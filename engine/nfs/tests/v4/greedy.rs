@@ -27,6 +27,12 @@ fn lab() -> (Lab, Vec<u8>) {
     (lab, file)
 }
 
+/// Has the server keep locks and opens within these limits.
+fn replace_locking(lab: &Lab, config: LockingConfig) {
+    *lab.pair.locking.borrow_mut() =
+        Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+}
+
 /// Whether the client of the lab is served.
 fn check_unharmed(lab: &mut Lab, file: &[u8]) {
     let open = lab.open_at(file, BOTH);
@@ -159,7 +165,13 @@ fn forged_state_ids_lead_nowhere() {
 fn a_storm_of_locks_and_opens_ends() {
     let (mut lab, file) = lab();
     let other_file = lab.make_file(b"other");
-    let config = LockingConfig::default();
+    // Those of a server with little memory.
+    let config = LockingConfig {
+        opens: OpenConfig::within(1 << 20),
+        locks: LockConfig::within(1 << 20),
+        ..LockingConfig::default()
+    };
+    replace_locking(&lab, config.clone());
     let open = lab.open_at(&file, BOTH);
     let lock = lab.state(&[put(&file), lock_new(open, b"p", LockKind::Write, (0, 1))]).unwrap();
     let refused = (1..u64::from(config.locks.locks_max)).find_map(|place| {
@@ -170,7 +182,7 @@ fn a_storm_of_locks_and_opens_ends() {
     });
     let (count, status) = refused.unwrap();
     assert_eq!(status, Status4::Delay);
-    assert!(count <= u64::from(config.locks.host_locks_max), "{count} locks");
+    assert!((100..=u64::from(config.locks.host_locks_max)).contains(&count), "{count} locks");
     let mut owners = HashSet::new();
     let refused = (0..config.opens.states_max).find_map(|owner| {
         let owner = owner.to_be_bytes();
@@ -199,8 +211,7 @@ fn who_never_renews_makes_room() {
         locks: LockConfig { locks_max: 16, ..LockConfig::default() },
         ..LockingConfig::default()
     };
-    *lab.pair.locking.borrow_mut() =
-        Locking::new(config, Recovered::nothing(), Box::new(NoCallOut::default()));
+    replace_locking(&lab, config);
     let opens = |lab: &mut Lab, most: u32| {
         let open = |lab: &mut Lab, owner: u32| {
             let owner = owner.to_be_bytes();
