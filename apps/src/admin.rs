@@ -39,9 +39,11 @@ const REPLY_LEN_MAX: u64 = 64 << 20;
 pub enum AdminRequest {
     /// Everything that it counts.
     Stats,
-    /// To disconnect all connections of a client.
+    /// Who holds which opens and locks.
+    Holdings,
+    /// To disconnect all connections of a client, or to end a client of NFS version 4 with all that it holds.
     Evict {
-        /// Its address, or `uid N`, as [`ClientState::client`] has it.
+        /// Its address, or `uid N`, as [`ClientState::client`] has it; or its client id, as [`NfsClientState::id`] has it.
         client: String,
     },
     /// To log from another level on.
@@ -59,6 +61,8 @@ pub enum AdminRequest {
 pub enum AdminReply {
     /// To [`AdminRequest::Stats`].
     Stats(Box<ServerState>),
+    /// To [`AdminRequest::Holdings`].
+    Holdings(Box<HoldingsState>),
     /// It did that.
     Done(String),
     /// It did not, for this reason.
@@ -130,6 +134,88 @@ pub struct ClientState {
     pub used: u32,
     /// Calls and Replies that wait for memory, or for room in a queue.
     pub waiting: u32,
+}
+
+/// Who holds which opens and locks.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct HoldingsState {
+    /// Clients of NFS version 4, the one that was heard last first.
+    pub clients: Vec<NfsClientState>,
+    /// How many there are: more than are listed if there are very many.
+    pub clients_count: usize,
+    /// What they and the hosts of NLM hold.
+    pub locks: Vec<LockState>,
+    /// How much that is, listed or not.
+    pub locks_count: usize,
+}
+
+/// One client of NFS version 4.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NfsClientState {
+    /// Its client id: `0x` and 16 digits.
+    pub id: String,
+    /// What it calls itself; octets that are no ASCII text are escaped.
+    pub owner: String,
+    /// Its address, or `uid N`.
+    pub client: String,
+    /// The version of the protocol.
+    pub version: String,
+    /// Whether it made a session.
+    pub confirmed: bool,
+    /// `active`, or `lapsed`: it keeps what it holds until another client wants it.
+    pub lease: String,
+    /// Since when it has not been heard.
+    pub silent_seconds: u64,
+    /// Sessions.
+    pub sessions: u32,
+    /// Slots of its sessions.
+    pub slots: u32,
+    /// Slots that run a request now.
+    pub slots_used: u32,
+    /// Octets of replies that its slots keep.
+    pub kept_bytes: u64,
+    /// Opens.
+    pub opens: u32,
+    /// Locks.
+    pub locks: u32,
+}
+
+/// One open, share or lock.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LockState {
+    /// The export that the file was reached by, or another one of the same file system.
+    pub export: String,
+    /// The number of the file: `find -inum` finds its name.
+    pub fileid: u64,
+    /// The client id of version 4 ([`NfsClientState::id`]), or the name of a host of NLM.
+    pub client: String,
+    /// Which of its owners; octets that are no ASCII text are escaped.
+    pub owner: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub what: HeldKind,
+}
+
+/// What is held of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum HeldKind {
+    /// An open of version 4, or a share of NLM.
+    Open {
+        /// `r`, `w` or `rw`.
+        access: String,
+        /// What others may not: the same, or nothing.
+        deny: String,
+    },
+    /// A lock.
+    Lock {
+        /// Its first octet.
+        offset: u64,
+        /// Octets; absent: to the end of the file.
+        length: Option<u64>,
+        /// Whether it excludes shared locks too.
+        exclusive: bool,
+    },
 }
 
 /// One export.

@@ -22,6 +22,7 @@ mod directories;
 mod exports;
 mod fabric;
 mod filling;
+mod holdings;
 mod listen;
 mod listeners;
 mod locks;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::admin::{AdminReply, AdminRequest, ServerState, ask, only_socket};
+use crate::admin::{AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, only_socket};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Size, Time, count};
@@ -24,13 +24,15 @@ pub struct Admin {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Who is connected
+    /// Who is connected, and the clients of NFS version 4
     Clients,
+    /// Opens and locks, and who holds them
+    Locks,
     /// What is served, and its space
     Exports,
     /// Calls by procedure, cores and memory
     Stats,
-    /// Disconnects a client: its address, or "uid N"
+    /// Disconnects a client (address, or "uid N"), or ends one by its id
     Evict {
         /// As `stag admin clients` names it
         client: String,
@@ -62,11 +64,27 @@ pub(crate) fn state(socket: Option<&PathBuf>) -> Result<ServerState, CommandFail
     }
 }
 
+/// Asks the same server who holds what.
+fn holdings(socket: Option<&PathBuf>) -> Result<HoldingsState, CommandFailure> {
+    let socket = socket.cloned().map_or_else(only_socket, Ok)?;
+    match ask(&socket, &AdminRequest::Holdings)? {
+        AdminReply::Holdings(holdings) => Ok(*holdings),
+        _ => Err(CommandFailure::run(format_args!(
+            "control socket {}: an answer to something else",
+            socket.display()
+        ))),
+    }
+}
+
 impl Admin {
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let request = match &self.what {
-            What::Clients => return clients(&state(self.socket.as_ref())?, out),
+            What::Clients => {
+                clients(&state(self.socket.as_ref())?, out)?;
+                return nfs_clients(&holdings(self.socket.as_ref())?, out);
+            }
+            What::Locks => return locks(&holdings(self.socket.as_ref())?, out),
             What::Exports => return exports(&state(self.socket.as_ref())?, out),
             What::Stats => return stats(&state(self.socket.as_ref())?, out),
             What::Evict { client } => AdminRequest::Evict { client: client.clone() },
@@ -95,6 +113,50 @@ fn clients(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> 
         out.object(client)?;
     }
     out.line(count(state.clients.len() as u64, "client"))
+}
+
+fn nfs_clients(holdings: &HoldingsState, out: &mut Output) -> Result<(), CommandFailure> {
+    if !holdings.clients.is_empty() {
+        out.line(format_args!(
+            "\n{:<18} {:>7} {:>6} {:>8} {:>9} {:>9} {:>9}",
+            "NFSv4 client", "version", "lease", "sessions", "slots", "opens", "locks"
+        ))?;
+    }
+    for client in &holdings.clients {
+        let slots = format!("{}/{}", client.slots_used, client.slots);
+        out.line(format_args!(
+            "{:<18} {:>7} {:>6} {:>8} {slots:>9} {:>9} {:>9}",
+            client.id, client.version, client.lease, client.sessions, client.opens, client.locks
+        ))?;
+        out.line(format_args!("  {} at {}", client.owner, client.client))?;
+        out.object(client)?;
+    }
+    let left = holdings.clients_count - holdings.clients.len();
+    if left > 0 {
+        out.line(format_args!("and {left} more"))?;
+    }
+    Ok(())
+}
+
+fn locks(holdings: &HoldingsState, out: &mut Output) -> Result<(), CommandFailure> {
+    out.line(format_args!("{:<18} {:<36} file", "client", "what"))?;
+    for lock in &holdings.locks {
+        let what = match &lock.what {
+            HeldKind::Open { access, deny } if deny.is_empty() => format!("open {access}"),
+            HeldKind::Open { access, deny } => format!("open {access}, denies {deny}"),
+            HeldKind::Lock { offset, length, exclusive } => {
+                let end = length.map_or_else(|| "end".to_owned(), |len| (offset + (len - 1)).to_string());
+                format!("{} {offset}-{end}", if *exclusive { "write lock" } else { "read lock" })
+            }
+        };
+        out.line(format_args!("{:<18} {what:<36} {} inode {}", lock.client, lock.export, lock.fileid))?;
+        out.object(lock)?;
+    }
+    let left = holdings.locks_count.saturating_sub(holdings.locks.len());
+    if left > 0 {
+        out.line(format_args!("and {left} more"))?;
+    }
+    Ok(())
 }
 
 fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {

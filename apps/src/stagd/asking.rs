@@ -6,9 +6,12 @@ use stag::fabric::Peer;
 use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
+use super::holdings::Holdings;
 use super::report::Snapshot;
 use super::signals::Request;
-use crate::admin::{ClientState, CoreState, ExportState, PATIENCE, ProcedureState, ServerState};
+use crate::admin::{
+    ClientState, CoreState, ExportState, HoldingsState, PATIENCE, ProcedureState, ServerState,
+};
 use crate::version::VERSION;
 
 /// What a reactor answers with: itself, and what it counts.
@@ -16,6 +19,9 @@ pub(super) type SnapshotSender = SyncSender<(ReactorId, Snapshot)>;
 
 /// Where a reactor says how many connections it ended.
 pub(super) type EvictedSender = SyncSender<usize>;
+
+/// Where a reactor says who holds what there.
+pub(super) type HoldingsSender = SyncSender<Holdings>;
 
 /// The reactors of this server, as other threads ask them.
 #[derive(Clone)]
@@ -44,12 +50,35 @@ impl Reactors {
         found.into_iter().collect()
     }
 
-    /// Asks all to disconnect a client. Returns how many connections ended.
-    pub(super) fn evict(&self, client: &str) -> usize {
+    /// Asks all who holds which opens and locks, and puts it together.
+    pub(super) fn holdings(&self) -> Option<HoldingsState> {
         let (sender, receiver) = sync_channel(self.senders.len());
         for reactor in &self.senders {
-            // One that has ended has no connections.
-            let _ = reactor.send(Request::Evict(client.to_owned(), sender.clone()));
+            reactor.send(Request::Holdings(sender.clone())).ok()?;
+        }
+        drop(sender);
+        let mut sum = Holdings::default();
+        for _ in &self.senders {
+            sum.add(receiver.recv_timeout(PATIENCE).ok()?);
+        }
+        Some(sum.state())
+    }
+
+    /// Asks all to disconnect a client. Returns how many connections ended.
+    pub(super) fn evict(&self, client: &str) -> usize {
+        self.sum(|sender| Request::Evict(client.to_owned(), sender))
+    }
+
+    /// Asks all to end a client of NFS version 4. Returns whether it was known.
+    pub(super) fn evict_client(&self, client: u64) -> bool {
+        self.sum(|sender| Request::EvictClient(client, sender)) > 0
+    }
+
+    fn sum(&self, request: impl Fn(EvictedSender) -> Request) -> usize {
+        let (sender, receiver) = sync_channel(self.senders.len());
+        for reactor in &self.senders {
+            // One that has ended has no clients.
+            let _ = reactor.send(request(sender.clone()));
         }
         drop(sender);
         std::iter::from_fn(|| receiver.recv_timeout(PATIENCE).ok()).sum()

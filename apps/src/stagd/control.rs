@@ -12,6 +12,7 @@ use rustix::process::geteuid;
 use stag::runtime::StopFlag;
 
 use super::asking::Reactors;
+use super::holdings::read_id;
 use crate::admin::{
     AdminReply, AdminRequest, PATIENCE, REQUEST_LEN_MAX, is_abandoned, remove_abandoned_sockets,
     usual_sockets,
@@ -123,12 +124,11 @@ fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminRepl
             Some(state) => AdminReply::Stats(Box::new(state)),
             None => AdminReply::Refused(format!("a core did not answer in {PATIENCE:?}")),
         },
-        AdminRequest::Evict { client } => match reactors.evict(&client) {
-            0 => AdminReply::Refused(format!(
-                "no client {client:?} is connected; stag admin clients lists them"
-            )),
-            count => AdminReply::Done(format!("{count} connections of {client} ended")),
+        AdminRequest::Holdings => match reactors.holdings() {
+            Some(holdings) => AdminReply::Holdings(Box::new(holdings)),
+            None => AdminReply::Refused(format!("a core did not answer in {PATIENCE:?}")),
         },
+        AdminRequest::Evict { client } => evict(&client, reactors),
         AdminRequest::Log { filter } => match logging::set(&filter) {
             Ok(()) => AdminReply::Done(format!("logs {filter} from now on")),
             Err(problem) => AdminReply::Refused(problem),
@@ -137,5 +137,21 @@ fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminRepl
             stop.request();
             AdminReply::Done("stops in order".to_owned())
         }
+    }
+}
+
+/// Ends a client of version 4, or the connections of a client.
+fn evict(client: &str, reactors: &Reactors) -> AdminReply {
+    if let Some(id) = read_id(client) {
+        return match reactors.evict_client(id) {
+            true => AdminReply::Done(format!("client {client} ended, with all that it held")),
+            false => {
+                AdminReply::Refused(format!("no client {client} is known; stag admin clients lists them"))
+            }
+        };
+    }
+    match reactors.evict(client) {
+        0 => AdminReply::Refused(format!("no client {client:?} is connected; stag admin clients lists them")),
+        count => AdminReply::Done(format!("{count} connections of {client} ended")),
     }
 }

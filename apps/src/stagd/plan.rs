@@ -3,11 +3,13 @@
 use super::exports::{ExportSpec, Medium};
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
-use stag::nfs::server::LockingConfig;
+use stag::nfs::server::{Config4, LockingConfig};
 use stag::rpc::{
     CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
 };
 use stag::state::LockConfig;
+use stag::state::client::ClientConfig;
+use stag::state::open::OpenConfig;
 use stag::stores::memory::{HEAP_PER_OBJECT, MemoryStore};
 
 use super::Settings;
@@ -45,6 +47,15 @@ const MEMORY_PER_DUPLICATE: u64 = 64 << 10;
 
 /// Locks take at most one part in this number of the budget.
 const LOCKS_SHARE: u64 = 64;
+
+/// Opens of NFS version 4 take at most one part in this number of a core's part of the budget, and so do COMPOUNDs that wait.
+const OPENS_SHARE: u64 = 64;
+
+/// Octets that COMPOUNDs may keep at one core while they wait, at least: arguments and results of the longest one.
+const SUSPENDED_MIN: u64 = (9 << 20) / 4;
+
+/// Clients and sessions of NFS version 4 take about one part in this number of the budget.
+const CLIENTS_SHARE: u64 = 48;
 
 /// What is known of the hosts that have locks takes at most one part in this number of the budget.
 const HOSTS_SHARE: u64 = 128;
@@ -88,6 +99,12 @@ pub(super) struct Plan {
     pub(super) locks: LockConfig,
     /// Hosts that may have locks at each reactor.
     pub(super) hosts_max: u32,
+    /// Clients and sessions of version 4.
+    pub(super) clients: ClientConfig,
+    /// Opens of version 4, at each reactor.
+    pub(super) opens: OpenConfig,
+    /// Octets that COMPOUNDs keep while they wait, at each reactor.
+    pub(super) suspended_max: usize,
     /// Octets of the arena that all pools are cut from.
     pub(super) arena_len: usize,
     /// The sum.
@@ -208,27 +225,44 @@ fn shares(exports: &[(String, ExportSpec)], files_len: u64) -> Result<Vec<u64>, 
     Ok(exports.iter().map(|(_, export)| share(export)).collect())
 }
 
-/// The reactor of each export: the one that it says, or else one with the fewest exports. (That of a directory says nothing.)
+/// The export that another one lies in, the innermost if there are several.
+fn outer(exports: &[(String, ExportSpec)], inner: usize) -> Option<usize> {
+    let path = |number: usize| exports[number].1.access.path.trim_end_matches('/');
+    let is_in =
+        |number: &usize| path(inner).strip_prefix(path(*number)).is_some_and(|rest| rest.starts_with('/'));
+    (0..exports.len()).filter(is_in).max_by_key(|number| path(*number).len())
+}
+
+/// The reactor of each export: the one that it says, or that of the export it lies in, because clients of version 4 go from one to
+/// the other; or else one with the fewest exports. (That of a directory says nothing; its opens are kept at the first one.)
 fn owners(settings: &Settings) -> Vec<usize> {
-    let mut counts = vec![0; settings.core_count()];
+    let exports = &settings.exports;
     let pinned = |export: &ExportSpec| {
         let core = export.core? as usize;
         settings.cores.as_ref()?.position(core)
     };
-    let in_memory =
-        || settings.exports.iter().map(|(_, export)| export).filter(|it| it.medium == Medium::Memory);
-    in_memory().filter_map(pinned).for_each(|owner| counts[owner] += 1);
-    let mut owner = |export: &ExportSpec| {
-        if export.medium == Medium::Directory {
-            return 0;
-        }
-        pinned(export).unwrap_or_else(|| {
-            let owner = (0..counts.len()).min_by_key(|reactor| counts[*reactor]).unwrap_or(0);
-            counts[owner] += 1;
-            owner
-        })
+    let is_in_memory = |number: &usize| exports[*number].1.medium == Medium::Memory;
+    let mut counts = vec![0; settings.core_count()];
+    let mut owners = vec![0; exports.len()];
+    let in_memory = (0..exports.len()).filter(is_in_memory);
+    in_memory.clone().filter_map(|number| pinned(&exports[number].1)).for_each(|owner| counts[owner] += 1);
+    let (mut inside, alone): (Vec<_>, Vec<_>) =
+        in_memory.partition(|number| outer(exports, *number).is_some());
+    // Each behind those that it lies in.
+    inside.sort_by_key(|number| exports[*number].1.access.path.len());
+    let mut fewest = || {
+        let owner = (0..counts.len()).min_by_key(|reactor| counts[*reactor]).unwrap_or(0);
+        counts[owner] += 1;
+        owner
     };
-    settings.exports.iter().map(|(_, export)| owner(export)).collect()
+    for number in alone {
+        owners[number] = pinned(&exports[number].1).unwrap_or_else(&mut fewest);
+    }
+    for number in inside {
+        let of_outer = outer(exports, number).map_or(0, |outer| owners[outer]);
+        owners[number] = pinned(&exports[number].1).unwrap_or(of_outer);
+    }
+    owners
 }
 
 /// Connections of one reactor at most, so that all together take as many as were asked for.
@@ -353,6 +387,11 @@ impl Plan {
         let locks = LockConfig::within(each / LOCKS_SHARE);
         let usual_hosts = u64::from(LockingConfig::default().hosts_max);
         let hosts = (each / HOSTS_SHARE / LockingConfig::HOST_LEN).clamp(16, usual_hosts);
+        let clients = ClientConfig::within(settings.memory / CLIENTS_SHARE);
+        let opens = OpenConfig::within(each / OPENS_SHARE);
+        let suspended = (each / OPENS_SHARE).clamp(SUSPENDED_MIN, Config4::new(1).suspended_max as u64);
+        let has_four = settings.nfs.four != [false; 2];
+        let of_four = |octets: u64| if has_four { octets } else { 0 };
         let carried_max = carried_max(cores);
         let lanes = match cores {
             1 => 0,
@@ -377,9 +416,11 @@ impl Plan {
             + duplicates
             + locks.memory_max()
             + hosts * LockingConfig::HOST_LEN
+            + of_four(opens.memory_max() + suspended)
             + long
             + messages_len as u64)
             * cores as u64
+            + of_four(clients.memory_max(cores as u64))
             + HEAP_PER_OBJECT * objects_max
             + lists
             + lanes;
@@ -450,6 +491,12 @@ impl Plan {
             .add("locks, at most", locks.memory_max(), many)
             .add("hosts with locks, at most", LockingConfig::HOST_LEN, hosts * many)
             .add("objects, names, page tables, at most", HEAP_PER_OBJECT, objects_max);
+        if has_four {
+            prices
+                .add("clients and sessions of NFSv4, at most", clients.memory_max(many), 1)
+                .add("opens of NFSv4, at most", opens.memory_max(), many)
+                .add("NFSv4 COMPOUNDs that wait, at most", suspended, many);
+        }
         if target_pages > 0 {
             prices.add("Receives of version 2, in pages", PAGE_LEN as u64, target_pages as u64);
         }
@@ -478,6 +525,9 @@ impl Plan {
             carried_max,
             locks,
             hosts_max: hosts as u32,
+            clients,
+            opens,
+            suspended_max: suspended as usize,
             arena_len,
             prices,
             note: None,
@@ -587,6 +637,18 @@ mod tests {
         let owners: Vec<usize> = plan.exports.iter().map(|share| share.owner).collect();
         assert_eq!(owners, [0, 2, 0, 2, 1, 3]);
         assert_eq!((plan.exports[1].data_len_max, plan.exports[2].data_len_max), (64 << 20, 0));
+    }
+
+    /// Clients of version 4 go from an export to those that lie in it: one reactor has all of them, unless another is asked for.
+    #[test]
+    fn exports_in_an_export_are_where_that_is() {
+        let owners = |exports: &[&str]| -> Vec<usize> {
+            let (_, plan) = on_cores(exports, "1G", "5-6").unwrap();
+            plan.exports.iter().map(|share| share.owner).collect()
+        };
+        assert_eq!(owners(&["mem:/b/x/y", "mem:/a", "mem:/b", "mem:/b/x", "mem:/bx"]), [1, 0, 1, 1, 0]);
+        assert_eq!(owners(&["mem:/a", "mem:/a/x,core=6"]), [0, 1]);
+        assert_eq!(owners(&["mem:/a", "dir:/tmp", "mem:/tmp/x"]), [0, 0, 0]);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use super::Settings;
 use super::asking::client_name;
 use super::cores::Place;
 use super::fabric::Served;
+use super::holdings::{Holdings, shown_id};
 use super::listen::Listen;
 use super::plan::Plan;
 use super::registration::Registration;
@@ -91,6 +92,12 @@ impl<P: Served> ServedReactor<'_, P> {
                 }
                 // The operator may have given up.
                 Request::Evict(client, to) => _ = to.try_send(self.evict(&client)),
+                Request::Holdings(to) => {
+                    if let Some(programs) = self.engine.services_mut() {
+                        let _ = to.try_send(Holdings::take(programs, &self.locking, now));
+                    }
+                }
+                Request::EvictClient(client, to) => _ = to.try_send(self.evict_client(client).into()),
             }
         }
     }
@@ -108,6 +115,17 @@ impl<P: Served> ServedReactor<'_, P> {
             tracing::info!("client {client}: its {} connections ended by the operator", found.len());
         }
         found.len()
+    }
+
+    /// Ends a client of NFS version 4. Returns whether this reactor knew it.
+    fn evict_client(&mut self, client: u64) -> bool {
+        let Some(programs) = self.engine.services_mut() else { return false };
+        let (.., nfs4) = programs.get_mut();
+        let is_known = nfs4.evict(client);
+        if is_known {
+            tracing::info!("client {}: ended by the operator, with all that it held", shown_id(client));
+        }
+        is_known
     }
 
     /// All reactors are made.

@@ -140,7 +140,7 @@ impl Server<'_> {
             arena: &arena,
             filling: filling.as_ref(),
             group,
-            common: Common::new(settings)?,
+            common: Common::new(settings, plan)?,
             programs: OnceLock::new(),
             requests: Mutex::new(requests.into_iter().map(Some).collect()),
             stop: stop.clone(),

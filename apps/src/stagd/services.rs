@@ -47,7 +47,7 @@ pub(super) struct Common {
 
 impl Common {
     /// For a server of `settings`, on all its cores.
-    pub(super) fn new(settings: &Settings) -> Result<Common, CommandFailure> {
+    pub(super) fn new(settings: &Settings, plan: &Plan) -> Result<Common, CommandFailure> {
         let (recovered, known) = match &settings.state_dir {
             Some(directory) => {
                 let fail =
@@ -73,7 +73,8 @@ impl Common {
             minor_versions: settings.nfs.four,
             // Who has the key of the handles is the same server to its clients.
             identity: key.identity().to_vec(),
-            clients: ClientConfig { lease_term: lease_term(settings), ..ClientConfig::default() },
+            clients: ClientConfig { lease_term: lease_term(settings), ..plan.clients },
+            suspended_max: plan.suspended_max,
             ..Config4::new(known.epoch())
         };
         let sessions = SharedSessions::default();
@@ -91,6 +92,7 @@ impl Common {
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let config = LockingConfig {
             locks: plan.locks,
+            opens: plan.opens,
             hosts_max: plan.hosts_max,
             grace: settings.grace,
             host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },

@@ -19,7 +19,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
-use super::asking::{EvictedSender, SnapshotSender};
+use super::asking::{EvictedSender, HoldingsSender, SnapshotSender};
 use super::report::{self, Snapshot};
 use crate::failure::CommandFailure;
 use crate::logging::{self, FLUSH_MAX};
@@ -37,6 +37,10 @@ pub(super) enum Request {
     Counters(SnapshotSender),
     /// The end of all connections of this client. How many there were is sent there.
     Evict(String, EvictedSender),
+    /// Who holds which opens and locks, to be sent there.
+    Holdings(HoldingsSender),
+    /// The end of this client of NFS version 4. Whether it was known there is sent there: 1 or 0.
+    EvictClient(u64, EvictedSender),
 }
 
 /// Both ends of each reactor's mailbox.

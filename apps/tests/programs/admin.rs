@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use serde_json::Value;
 
+use crate::common::tcp_client::{Arguments, Client, word};
 use crate::common::{Folder, Server, stag};
 
 /// Output as text.
@@ -23,11 +24,16 @@ struct Operated {
 
 impl Operated {
     fn start(arguments: &[&str]) -> Operated {
+        Operated::start_at("", arguments)
+    }
+
+    /// The same, listening at `url`, if that is not empty.
+    fn start_at(url: &str, arguments: &[&str]) -> Operated {
         let folder = Folder::new("admin");
         let socket = folder.join("control").display().to_string();
         let mut all = vec!["--export", "mem:/data,root_squash=no", "--control", &socket];
         all.extend_from_slice(arguments);
-        let server = Server::start(&all);
+        let server = if url.is_empty() { Server::start(&all) } else { Server::start_at(url, &all) };
         Operated { server, socket, folder }
     }
 
@@ -110,6 +116,84 @@ fn a_client_is_listed_and_can_be_evicted() {
         "{}",
         text(&refused.stderr)
     );
+}
+
+/// COMPOUND of version 4.2: these operations.
+fn compound(client: &mut Client, operations: &[Arguments]) -> Vec<u8> {
+    let begun = Arguments::default().opaque(b"").word(2).word(operations.len() as u32);
+    let all = operations.iter().fold(begun, |all, operation| all.octets(operation.as_octets()));
+    client.call_of((100_003, 4), 1, all)
+}
+
+/// The start of an operation.
+fn operation(number: u32) -> Arguments {
+    Arguments::default().word(number)
+}
+
+/// Limits of a channel of four slots.
+fn channel(operation: Arguments) -> Arguments {
+    operation.word(0).word(65_536).word(65_536).word(1024).word(8).word(4).word(0)
+}
+
+/// A client of version 4 is listed with its session, its open and its lock, and an operator ends it by its id.
+#[test]
+fn a_client_of_version_4_is_listed_with_what_it_holds_and_can_be_ended() {
+    const BADSESSION: u32 = 10_052;
+    let operated = Operated::start_at(common::ANY_IWARP_PORT, &[]);
+    let mut client = Client::new(&operated.server);
+    let exchange = operation(42).octets(&[1; 8]).opaque(b"te\xffster").word(0).word(0).word(0);
+    let exchanged = compound(&mut client, &[exchange]);
+    // Status, tag, count, number, status; then the results.
+    assert_eq!(word(&exchanged, 0), 0, "EXCHANGE_ID");
+    let (id, sequence_id) = (exchanged[20..28].to_vec(), word(&exchanged, 28));
+    let create = channel(channel(operation(43).octets(&id).word(sequence_id).word(0)));
+    let created = compound(&mut client, &[create.word(0x4000_0000).word(1).word(0)]);
+    assert_eq!(word(&created, 0), 0, "CREATE_SESSION");
+    let session = created[20..36].to_vec();
+    let sequence = |number| operation(53).octets(&session).word(number).word(0).word(0).word(0);
+    assert_eq!(word(&compound(&mut client, &[sequence(1), operation(58).word(0)]), 0), 0, "RECLAIM_COMPLETE");
+    let current = Arguments::default().word(1).octets(&[0; 12]);
+    let open = operation(18).word(0).word(3).word(2).octets(&id).opaque(b"owner");
+    let open = open.word(1).word(0).word(0).word(0).word(0).opaque(b"file");
+    let lock = operation(12).word(2).word(0).octets(&[0; 8]).octets(&10_u64.to_be_bytes()).word(1).word(0);
+    let lock = lock.octets(current.as_octets()).word(0).octets(&id).opaque(b"process");
+    let data = operation(15).opaque(b"data");
+    let held = compound(&mut client, &[sequence(2), operation(24), data, open, lock]);
+    assert_eq!(word(&held, 0), 0, "OPEN and LOCK");
+
+    let id = u64::from_be_bytes(id.try_into().unwrap());
+    let name = format!("{id:#018x}");
+    let listed = |operated: &Operated| {
+        let all = operated.objects(&["clients"]);
+        all.into_iter().find(|client| client["id"] == name.as_str())
+    };
+    let found = listed(&operated).unwrap();
+    assert_eq!((&found["owner"], &found["version"]), (&"te\\xffster".into(), &"4.2".into()));
+    assert_eq!((&found["lease"], &found["confirmed"]), (&"active".into(), &true.into()));
+    assert_eq!((&found["sessions"], &found["slots"]), (&1.into(), &4.into()));
+    assert_eq!((&found["opens"], &found["locks"]), (&1.into(), &1.into()));
+    let locks = operated.objects(&["locks"]);
+    let [lock, open] = &locks[..] else { panic!("{locks:?}") };
+    assert_eq!((&lock["kind"], &lock["offset"], &lock["length"]), (&"lock".into(), &0.into(), &10.into()));
+    assert_eq!((&open["kind"], &open["access"], &open["deny"]), (&"open".into(), &"rw".into(), &"w".into()));
+    for one in [lock, open] {
+        assert_eq!((&one["client"], &one["export"]), (&name.as_str().into(), &"/data".into()));
+    }
+    for what in ["clients", "locks"] {
+        let shown = operated.admin(&[what]);
+        assert!(text(&shown.stdout).contains(&name), "{}", text(&shown.stdout));
+        assert!(
+            text(&shown.stdout).lines().all(|line| line.chars().count() <= 80),
+            "{}",
+            text(&shown.stdout)
+        );
+    }
+
+    let [done] = &operated.objects(&["evict", &name])[..] else { panic!("one object") };
+    assert_eq!(done["done"], format!("client {name} ended, with all that it held"));
+    assert_eq!(word(&compound(&mut client, &[sequence(3)]), 0), BADSESSION);
+    assert!(listed(&operated).is_none() && operated.objects(&["locks"]).is_empty());
+    assert_eq!(operated.admin(&["evict", &name]).status.code(), Some(1), "it is gone");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod nfs;
 mod nfs4;
 mod programs;
 mod proto;
+mod server4;
 mod state;
 mod stream;
 mod version2;
@@ -25,6 +26,7 @@ pub use nfs::{mount3, nfs3_call, nfs3_reply};
 pub use nfs4::{nfs4_attributes, nfs4_call, nfs4_callback, nfs4_reply};
 pub use programs::{nfsacl, nlm4, nsm, rpcbind};
 pub use proto::{requester, responder};
+pub use server4::nfs4_server;
 pub use state::nfs4_state;
 pub use stream::record_marking;
 pub use version2::{reliable_reply, rpcrdma2_message};
@@ -49,6 +51,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("nfs4_callback", nfs4_callback),
     ("nfs4_attributes", nfs4_attributes),
     ("nfs4_state", nfs4_state),
+    ("nfs4_server", nfs4_server),
     ("mount3", mount3),
     ("rpcbind", rpcbind),
     ("nfsacl", nfsacl),

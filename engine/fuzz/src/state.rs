@@ -123,6 +123,7 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
                 principal: Principal(u64::from(b >> 1 & 1)),
                 site: HostSite(u128::from(c % 2)),
                 is_update: c & 0x80 != 0,
+                minor_version: 2,
             };
             let opens = &world.opens;
             if let Ok(found) = world.clients.exchange_id(&request, |id| opens.has_state(id), world.now) {

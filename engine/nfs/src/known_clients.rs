@@ -19,17 +19,17 @@
 //! and none takes back what another one got meanwhile (RFC 8881 section 8.4.3).
 
 use std::collections::{HashMap, VecDeque};
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use stag_state::grace::{Grace, GraceStage, InGrace, ReclaimRefused};
 
+use crate::journal::{self, JournalWriter};
 use crate::state::{from_hexadecimal, to_hexadecimal};
 
 /// The file's name.
@@ -47,7 +47,7 @@ struct Shared {
     /// Grace is over for good.
     is_over: AtomicBool,
     records: Mutex<Records>,
-    journal: Option<ClientJournal>,
+    journal: Option<JournalWriter<Line>>,
 }
 
 #[derive(Debug)]
@@ -55,6 +55,8 @@ struct Records {
     grace: GraceClock,
     /// Who is in the file as holding state now, and the line of the journal that says so.
     recorded: HashMap<Box<[u8]>, u64>,
+    /// Who held state before the restart, until grace is over.
+    before: Vec<Box<[u8]>>,
     /// The last line that says that somebody is gone.
     last_gone: u64,
     /// The line of the journal after which grace is over.
@@ -98,14 +100,27 @@ impl KnownClients {
         let epoch = last.wrapping_add(1).max(1);
         // Who did not take back its own in this start may do so in the next one, as long as nothing new was given.
         let file = replace(&path, epoch, &owners)?;
-        let journal = ClientJournal::new(path, epoch, file)?;
+        let journal = start_journal(path, epoch, file)?;
         Ok(KnownClients::new(epoch, owners, Some(journal)))
     }
 
-    fn new(epoch: u32, owners: Vec<Box<[u8]>>, journal: Option<ClientJournal>) -> KnownClients {
+    /// What a server knows that follows this one in the same process: who holds state now may take it back. Nothing is written
+    /// down.
+    #[must_use]
+    pub fn restarted(&self) -> KnownClients {
+        let records = self.records();
+        let mut owners: Vec<Box<[u8]>> = records.recorded.keys().cloned().collect();
+        // Who has not come back yet may still do so.
+        owners.extend(records.before.iter().filter(|owner| !records.recorded.contains_key(*owner)).cloned());
+        KnownClients::new(self.0.epoch.wrapping_add(1).max(1), owners, None)
+    }
+
+    fn new(epoch: u32, owners: Vec<Box<[u8]>>, journal: Option<JournalWriter<Line>>) -> KnownClients {
         let is_over = AtomicBool::new(owners.is_empty());
+        let before = owners.clone();
         let grace = GraceClock::Stopped(owners);
-        let records = Mutex::new(Records { grace, recorded: HashMap::new(), last_gone: 0, ends_with: None });
+        let records = Records { grace, recorded: HashMap::new(), before, last_gone: 0, ends_with: None };
+        let records = Mutex::new(records);
         KnownClients(Arc::new(Shared { epoch, is_over, records, journal }))
     }
 
@@ -131,11 +146,15 @@ impl KnownClients {
             Some(line) => line,
             None => {
                 let owners = records.recorded.keys().cloned().collect();
-                let line = self.0.journal.as_ref().map_or(0, |journal| journal.push(Line::All(owners)));
+                let line =
+                    self.0.journal.as_ref().map_or(0, |journal| journal.push(Line::All(owners), |_| true));
                 *records.ends_with.insert(line)
             }
         };
         let is_over = self.0.journal.as_ref().is_none_or(|journal| journal.written() >= ends_with);
+        if is_over {
+            records.before = Vec::new();
+        }
         self.0.is_over.store(is_over, Ordering::Release);
         !is_over
     }
@@ -170,16 +189,16 @@ impl KnownClients {
     /// Notes that a client holds state, or is about to. Returns whether that is on disk: until then it gets none.
     #[must_use]
     pub fn note(&self, owner: &[u8]) -> bool {
-        let Some(journal) = &self.0.journal else { return true };
+        let journal = self.0.journal.as_ref();
         let mut records = self.records();
         let line = match records.recorded.get(owner) {
             Some(line) => *line,
             None => {
-                let line = journal.push(Line::Client(owner.into()));
+                let line = journal.map_or(0, |journal| journal.push(Line::Client(owner.into()), |_| false));
                 *records.recorded.entry(owner.into()).or_insert(line)
             }
         };
-        journal.written() >= line
+        journal.is_none_or(|journal| journal.written() >= line)
     }
 
     /// Notes that a client said RECLAIM_COMPLETE.
@@ -192,10 +211,12 @@ impl KnownClients {
 
     /// Notes that a client has ended, or has lost what it held.
     pub fn forget(&self, owner: &[u8]) {
-        let Some(journal) = &self.0.journal else { return };
         let mut records = self.records();
-        if records.recorded.remove(owner).is_some() {
-            records.last_gone = journal.push(Line::Gone(owner.into()));
+        records.before.retain(|other| **other != *owner);
+        if records.recorded.remove(owner).is_some()
+            && let Some(journal) = &self.0.journal
+        {
+            records.last_gone = journal.push(Line::Gone(owner.into()), |_| false);
         }
     }
 
@@ -257,19 +278,11 @@ fn parse(text: &str) -> Option<(u32, Vec<Box<[u8]>>)> {
 
 /// Writes a new file in the place of the old one. Returns it, to append to.
 fn replace(path: &Path, epoch: u32, owners: &[Box<[u8]>]) -> io::Result<File> {
-    let new = path.with_extension("new");
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
     let mut text = format!("epoch {epoch}\n");
     for owner in owners {
         text += &format!("client {}\n", to_hexadecimal(owner));
     }
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    // The name is on disk when the directory is.
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
-    Ok(file)
+    journal::replace(path, &text)
 }
 
 /// What is written next.
@@ -281,74 +294,14 @@ enum Line {
     All(Vec<Box<[u8]>>),
 }
 
-/// Writes lines down, on a thread of its own, as many at once as there are.
-#[derive(Debug)]
-struct ClientJournal {
-    desk: Arc<JournalDesk>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// Between the reactors and the thread.
-#[derive(Debug, Default)]
-struct JournalDesk {
-    next: Mutex<NextLines>,
-    has_news: Condvar,
-    /// Lines that were ever given, and that are on disk.
-    given: AtomicU64,
-    written: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct NextLines {
-    lines: VecDeque<Line>,
-    is_last: bool,
-}
-
-impl ClientJournal {
-    fn new(path: PathBuf, epoch: u32, mut file: File) -> io::Result<ClientJournal> {
-        let desk = Arc::new(JournalDesk::default());
-        let theirs = Arc::clone(&desk);
-        let thread = thread::Builder::new().name("nfs4-clients".to_owned()).spawn(move || {
-            while let Some(lines) = theirs.take() {
-                let count = lines.len() as u64;
-                if let Err(error) = write(&path, epoch, &mut file, lines) {
-                    // Clients go on; after a restart those that are not in the file hear that their state is lost.
-                    tracing::warn!(path = %path.display(), %error, "clients of NFSv4 were not written down");
-                }
-                theirs.written.fetch_add(count, Ordering::Release);
-            }
-        })?;
-        Ok(ClientJournal { desk, thread: Some(thread) })
-    }
-
-    /// Gives a line to the thread. Returns its number.
-    fn push(&self, line: Line) -> u64 {
-        let mut next = self.desk.next();
-        next.lines.push_back(line);
-        let number = self.desk.given.fetch_add(1, Ordering::AcqRel) + 1;
-        drop(next);
-        self.desk.has_news.notify_one();
-        number
-    }
-
-    fn written(&self) -> u64 {
-        self.desk.written.load(Ordering::Acquire)
-    }
-}
-
-impl JournalDesk {
-    /// Held for a moment only, by either side.
-    fn next(&self) -> MutexGuard<'_, NextLines> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The lines to write; waits for them. `None`: nothing more will come.
-    fn take(&self) -> Option<VecDeque<Line>> {
-        let wants = |next: &mut NextLines| next.lines.is_empty() && !next.is_last;
-        let next = self.has_news.wait_while(self.next(), wants);
-        let lines = std::mem::take(&mut next.unwrap_or_else(PoisonError::into_inner).lines);
-        (!lines.is_empty()).then_some(lines)
-    }
+/// Starts the thread that appends lines to `file`.
+fn start_journal(path: PathBuf, epoch: u32, mut file: File) -> io::Result<JournalWriter<Line>> {
+    JournalWriter::start("nfs4-clients", move |lines| {
+        if let Err(error) = write(&path, epoch, &mut file, lines) {
+            // Clients go on; after a restart those that are not in the file hear that their state is lost.
+            tracing::warn!(path = %path.display(), %error, "clients of NFSv4 were not written down");
+        }
+    })
 }
 
 fn write(path: &Path, epoch: u32, file: &mut File, lines: VecDeque<Line>) -> io::Result<()> {
@@ -367,19 +320,10 @@ fn write(path: &Path, epoch: u32, file: &mut File, lines: VecDeque<Line>) -> io:
     file.sync_data()
 }
 
-/// What was given is written down.
-impl Drop for ClientJournal {
-    fn drop(&mut self) {
-        self.desk.next().is_last = true;
-        self.desk.has_news.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
     use super::*;
 
     const TERM: Duration = Duration::from_secs(90);
@@ -475,6 +419,19 @@ mod tests {
             assert!(error.to_string().contains("remove it"), "{text:?}: {error}");
         }
         fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn a_server_that_follows_in_the_same_process_knows_who_held_something() {
+        let first = KnownClients::nothing(9);
+        assert!(first.note(b"alice") && first.note(b"bobby"));
+        first.forget(b"bobby");
+        let second = first.restarted();
+        assert_eq!(second.epoch(), 10);
+        assert_eq!(second.may_reclaim(b"alice", false, at(0), TERM), Ok(()));
+        assert_eq!(second.may_reclaim(b"bobby", false, at(0), TERM), Err(ReclaimRefused::NotKnown));
+        second.complete(b"alice", at(1), TERM);
+        assert!(!second.poll_grace(at(1), TERM));
     }
 
     #[test]

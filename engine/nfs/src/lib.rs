@@ -16,6 +16,7 @@ pub mod callout;
 pub mod client;
 pub mod export;
 pub mod handle;
+mod journal;
 pub mod known_clients;
 pub mod server;
 pub mod state;

@@ -10,13 +10,15 @@
 //! The reactor never waits for it: a thread writes the newest state. A host is written when it gets its first lock;
 //! if the server crashes before that, the host is not notified, as with any status monitor.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::fs::{self, DirBuilder};
+use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::journal::{self, JournalWriter};
 
 /// The file's name.
 const FILE: &str = "nsm";
@@ -135,116 +137,74 @@ pub(crate) fn to_hexadecimal(octets: &[u8]) -> String {
 }
 
 fn replace(path: &Path, state: u32, hosts: &[KnownHost]) -> io::Result<()> {
-    let new = path.with_extension("new");
-    // Whatever umask is.
-    let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
     let mut text = format!("state {state}\n");
     for host in hosts {
         text += &format!("host {} {}", host.address, to_hexadecimal(&host.name));
         text += &host.local.map_or_else(String::new, |local| format!(" {local}"));
         text.push('\n');
     }
-    file.write_all(text.as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&new, path)?;
-    // The name is on disk when the directory is.
-    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+    journal::replace(path, &text).map(drop)
 }
 
 /// Writes states down, on a thread of its own. For one part of the server: what all parts have given is in the file.
 #[derive(Debug)]
 pub struct Journal {
-    writer: Arc<Writer>,
+    writer: Arc<JournalWriter<PartState>>,
     part: usize,
+    /// Parts so far.
+    parts: Arc<AtomicUsize>,
 }
 
-/// The thread, which ends with the last journal.
+/// What a part of the server has.
 #[derive(Debug)]
-struct Writer {
-    desk: Arc<Desk>,
-    thread: Option<JoinHandle<()>>,
+struct PartState {
+    part: usize,
+    state: u32,
+    hosts: Vec<KnownHost>,
 }
 
-/// Between the reactors and the thread: the newest state only, so it never piles up.
-#[derive(Debug)]
-struct Desk {
-    next: Mutex<Next>,
-    has_news: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Next {
-    /// The state of something that is not written down yet.
-    state: Option<u32>,
-    /// The hosts of each part.
-    parts: Vec<Vec<KnownHost>>,
-    is_last: bool,
-}
-
-impl Desk {
-    /// Held for a moment only, by either side.
-    fn next(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The state to write; waits for it. `None`: nothing more will come.
-    fn take(&self) -> Option<(u32, Vec<KnownHost>)> {
-        let wants = |next: &mut Next| next.state.is_none() && !next.is_last;
-        let next = self.has_news.wait_while(self.next(), wants);
-        let mut next = next.unwrap_or_else(PoisonError::into_inner);
-        let state = next.state.take()?;
-        let mut hosts: Vec<KnownHost> = Vec::new();
-        for host in next.parts.iter().flatten() {
-            if !hosts.contains(host) {
-                hosts.push(host.clone());
-            }
+/// The hosts of all parts, each once.
+fn all_hosts(parts: &[Vec<KnownHost>]) -> Vec<KnownHost> {
+    let mut hosts: Vec<KnownHost> = Vec::new();
+    for host in parts.iter().flatten() {
+        if !hosts.contains(host) {
+            hosts.push(host.clone());
         }
-        Some((state, hosts))
     }
+    hosts
 }
 
 impl Journal {
     /// For the first part, whose hosts are in the file already.
     fn new(path: PathBuf, hosts: Vec<KnownHost>) -> io::Result<Journal> {
-        let next = Mutex::new(Next { parts: vec![hosts], ..Next::default() });
-        let desk = Arc::new(Desk { next, has_news: Condvar::new() });
-        let theirs = desk.clone();
-        let thread = thread::Builder::new().name("nsm-state".to_owned()).spawn(move || {
-            while let Some((state, hosts)) = theirs.take() {
-                if let Err(error) = replace(&path, state, &hosts) {
-                    tracing::warn!(path = %path.display(), %error, "the state of locks was not written down");
-                }
+        let mut parts = vec![hosts];
+        let writer = JournalWriter::start("nsm-state", move |entries| {
+            let mut newest = None;
+            for PartState { part, state, hosts } in entries {
+                parts.resize_with(parts.len().max(part + 1), Vec::new);
+                parts[part] = hosts;
+                newest = Some(state);
+            }
+            if let Some(state) = newest
+                && let Err(error) = replace(&path, state, &all_hosts(&parts))
+            {
+                tracing::warn!(path = %path.display(), %error, "the state of locks was not written down");
             }
         })?;
-        Ok(Journal { writer: Arc::new(Writer { desk, thread: Some(thread) }), part: 0 })
+        Ok(Journal { writer: Arc::new(writer), part: 0, parts: Arc::new(AtomicUsize::new(1)) })
     }
 
     /// A journal for another part of the server.
     fn another(&self) -> Journal {
-        let mut next = self.writer.desk.next();
-        next.parts.push(Vec::new());
-        Journal { writer: self.writer.clone(), part: next.parts.len() - 1 }
+        // Relaxed: only the number must differ.
+        let part = self.parts.fetch_add(1, Ordering::Relaxed);
+        Journal { writer: Arc::clone(&self.writer), part, parts: Arc::clone(&self.parts) }
     }
 
     /// Writes this down, soon, replacing what was given for the same part.
     pub fn write(&self, state: u32, hosts: Vec<KnownHost>) {
-        let mut next = self.writer.desk.next();
-        next.state = Some(state);
-        next.parts[self.part] = hosts;
-        drop(next);
-        self.writer.desk.has_news.notify_one();
-    }
-}
-
-/// What was given is written down.
-impl Drop for Writer {
-    fn drop(&mut self) {
-        self.desk.next().is_last = true;
-        self.desk.has_news.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let part = self.part;
+        self.writer.push(PartState { part, state, hosts }, |earlier| earlier.part == part);
     }
 }
 

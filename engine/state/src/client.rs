@@ -43,7 +43,7 @@ pub(crate) const CHANGES: [Change<ClientStage>; 3] = [
     (
         ClientStage::Confirmed,
         ClientStage::Gone,
-        "its next incarnation is confirmed, DESTROY_CLIENTID, or its lease expired and is wanted",
+        "its next incarnation is confirmed, DESTROY_CLIENTID, an operator, or its lease expired and is wanted",
     ),
 ];
 
@@ -95,6 +95,31 @@ impl Default for ClientConfig {
 }
 
 impl ClientConfig {
+    /// The default limits, or lower ones if the default clients and sessions would take more than `octets` of the heap: a third
+    /// is for clients, the rest for sessions.
+    #[must_use]
+    pub fn within(octets: u64) -> ClientConfig {
+        let all = ClientConfig::default();
+        // At least something of each, however little memory there is.
+        let clients = (octets / 3 / all.client_len()).max(16);
+        ClientConfig {
+            clients_max: u32::try_from(clients).unwrap_or(u32::MAX).min(all.clients_max),
+            session_octets_max: (octets / 3 * 2).clamp(64 << 10, all.session_octets_max),
+            ..all
+        }
+    }
+
+    /// Octets of the heap that all clients and sessions take at most, at a server of this number of reactors.
+    #[must_use]
+    pub const fn memory_max(&self, reactors: u64) -> u64 {
+        // The shortest session there can be, and its place in the maps of all reactors and in the one that they share.
+        let least = Session::memory_max(&ChannelLimits { slots: 1, response_kept_max: 0, ..self.fore });
+        let place = price::map_entry(size_of::<(SessionKey, Arc<Session>)>());
+        self.clients_max as u64 * self.client_len()
+            + self.session_octets_max
+            + self.session_octets_max / least * place * (reactors + 1)
+    }
+
     /// Octets of the heap that a client without sessions takes at most: its record, lease and name, and its places in three maps,
     /// if it is alone at its site.
     #[must_use]
@@ -120,6 +145,8 @@ pub struct ExchangeRequest<'a> {
     pub site: HostSite,
     /// EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: only a confirmed record is meant.
     pub is_update: bool,
+    /// The minor version that it speaks.
+    pub minor_version: u32,
 }
 
 /// What EXCHANGE_ID answers.
@@ -228,6 +255,7 @@ pub struct ClientRecord {
     verifier: [u8; 8],
     principal: Principal,
     site: HostSite,
+    minor_version: u32,
     stage: ClientStage,
     lease: Arc<Lease>,
     /// Sequence id of the last CREATE_SESSION, and what it answered.
@@ -259,6 +287,12 @@ impl ClientRecord {
     #[must_use]
     pub const fn site(&self) -> HostSite {
         self.site
+    }
+
+    /// The minor version that it spoke when it began.
+    #[must_use]
+    pub const fn minor_version(&self) -> u32 {
+        self.minor_version
     }
 
     /// Its sessions.
@@ -405,6 +439,7 @@ impl ClientTable {
             verifier: request.verifier,
             principal: request.principal,
             site: request.site,
+            minor_version: request.minor_version,
             stage: ClientStage::Unconfirmed,
             lease: Arc::new(Lease::new(now)),
             // The reply that a request from before the first one would find.
@@ -558,6 +593,13 @@ impl ClientTable {
             self.end(id);
         }
         is_lapsed
+    }
+
+    /// Ends a client, whatever it holds: an operator wants it. `false`: there is none.
+    pub fn evict(&mut self, id: ClientId) -> bool {
+        let is_there = self.records.contains_key(&id);
+        self.end(id);
+        is_there
     }
 
     /// Tells whether there are clients that were not confirmed.

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 
 use super::{HostSite, LockRequest, Owner, Range};
+use crate::open::ShareModes;
 
 /// A lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +48,10 @@ pub(super) struct Share {
 }
 
 impl Share {
+    pub(super) const fn modes(&self) -> ShareModes {
+        ShareModes { access: self.access as u8 & 3, deny: self.deny as u8 & 3 }
+    }
+
     pub(super) fn is_by(&self, request: &LockRequest<'_>) -> bool {
         self.host == request.host && *self.handle == *request.handle
     }

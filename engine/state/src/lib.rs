@@ -304,6 +304,18 @@ impl<W> LockTable<W> {
         self.files.get(&file).map_or(&[], |file| &file.held)
     }
 
+    /// All locks, with their files.
+    pub fn all_held(&self) -> impl Iterator<Item = (FileKey, &Held)> {
+        self.files.iter().flat_map(|(key, file)| file.held.iter().map(|held| (*key, held)))
+    }
+
+    /// All shares, with their files: whose, and what they have and deny.
+    pub fn all_shares(&self) -> impl Iterator<Item = (FileKey, HostId, &[u8], ShareModes)> {
+        self.files.iter().flat_map(|(key, file)| {
+            file.shares.iter().map(|share| (*key, share.host, &*share.handle, share.modes()))
+        })
+    }
+
     /// The lock that is in a request's way, the first if there are several.
     #[must_use]
     pub fn test(&self, request: &LockRequest<'_>) -> Option<&Held> {
@@ -320,8 +332,7 @@ impl<W> LockTable<W> {
     #[must_use]
     pub fn share_modes(&self, file: FileKey) -> ShareModes {
         let shares = self.files.get(&file).map(|file| &file.shares[..]).unwrap_or_default();
-        let modes = |share: &Share| ShareModes { access: share.access as u8 & 3, deny: share.deny as u8 & 3 };
-        shares.iter().map(modes).fold(ShareModes::default(), ShareModes::union)
+        shares.iter().map(Share::modes).fold(ShareModes::default(), ShareModes::union)
     }
 
     /// Takes a lock, or changes what the owner has there. A request of the same owner for the same that waits

@@ -76,6 +76,21 @@ impl Default for OpenConfig {
 }
 
 impl OpenConfig {
+    /// The default limits, or proportionally lower ones if those would take more than `octets` of the heap.
+    #[must_use]
+    pub fn within(octets: u64) -> OpenConfig {
+        let all = OpenConfig::default();
+        let most = all.memory_max();
+        // At least something of each, however little memory there is.
+        let part = |limit: u32| (u64::from(limit) * octets.min(most) / most).max(64) as u32;
+        OpenConfig {
+            states_max: part(all.states_max),
+            owner_octets_max: part(all.owner_octets_max).max(2 * all.owner_len_max),
+            file_opens_max: part(all.file_opens_max),
+            ..all
+        }
+    }
+
     /// Octets of the heap that all this can take, at most.
     #[must_use]
     pub const fn memory_max(&self) -> u64 {
@@ -205,6 +220,16 @@ impl OpenTable {
     #[must_use]
     pub fn has_state(&self, client: ClientId) -> bool {
         self.clients.contains_key(&client)
+    }
+
+    /// Returns all opens: whose, of which file, of which owner, and what they have and deny.
+    pub fn opens(&self) -> impl Iterator<Item = (ClientId, FileKey, &[u8], ShareModes)> {
+        self.holders.iter().filter_map(|(index, holder)| match holder.what {
+            Holding::Open { modes, .. } => {
+                Some((self.states.client(*index), self.states.file(*index), &*holder.owner, modes))
+            }
+            Holding::Locks(_) => None,
+        })
     }
 
     /// Returns what all opens of a file together have and deny: for requests without an open, and for other protocols.

@@ -228,6 +228,8 @@ impl SlotTable {
         let reply = reply.filter(|reply| reply.len() <= self.kept_max);
         slot.with_kept(|kept| {
             kept.octets.clear();
+            // No more than a slot is said to take.
+            kept.octets.reserve_exact(reply.map_or(0, <[u8]>::len));
             kept.octets.extend_from_slice(reply.unwrap_or_default());
         });
         let stage = if reply.is_some() { SlotStage::Kept } else { SlotStage::Unkept };

@@ -1,5 +1,6 @@
 //! Clients and sessions: the cases of RFC 8881 section 18.35.4 and 18.36.4, by number, and arbitrary clients.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::collection::vec;
@@ -9,6 +10,7 @@ use stag_state::client::{
     ClientConfig, ClientId, ClientStage, ClientTable, DestroyRefused, ExchangeRefused, ExchangeRequest,
     Exchanged, Principal, SessionFault, SessionGrant, SessionRequest,
 };
+use stag_state::open::OpenConfig;
 use stag_state::session::{ChannelLimits, Session, SessionBusy, SessionRefused};
 use stag_state::slot::{Sequenced, SlotRequest};
 
@@ -42,6 +44,7 @@ const ASKED: ExchangeRequest<'_> = ExchangeRequest {
     principal: Principal(1),
     site: HostSite(1),
     is_update: false,
+    minor_version: 1,
 };
 
 fn exchange(table: &mut ClientTable, request: &ExchangeRequest<'_>) -> Result<Exchanged, ExchangeRefused> {
@@ -346,7 +349,7 @@ proptest! {
                 Act::Exchange { owner, verifier, principal, is_update } => {
                     let (owner, principal) = ([owner], Principal(principal.into()));
                     let request =
-                        ExchangeRequest { owner: &owner, verifier: [verifier; 8], principal, site: HostSite(1), is_update };
+                        ExchangeRequest { owner: &owner, verifier: [verifier; 8], principal, site: HostSite(1), is_update, minor_version: 2 };
                     if let Ok(found) = table.exchange_id(&request, |id| id.0 % 2 == 0, now) {
                         prop_assert!(!ended.contains(&found.client), "an id is used once");
                         let record = table.client(found.client).unwrap();
@@ -409,4 +412,39 @@ proptest! {
             prop_assert!(table.clients().count() <= 8);
         }
     }
+}
+
+/// An operator ends a client whatever it holds: its sessions take nothing more, and the caller is told to free the rest.
+#[test]
+fn an_evicted_client_starts_again() {
+    let mut table = table();
+    let (client, grant) = confirmed(&mut table);
+    let session = Arc::clone(table.session(grant.key).unwrap());
+    let slot = SlotRequest { slot: 0, sequence_id: 1, highest_slot: 0, fingerprint: 0 };
+    assert!(table.evict(client) && !table.evict(client));
+    assert_eq!(table.poll_ended().map(|ended| ended.client), Some(client));
+    assert_eq!(session.sequence(&slot, at(1)), Err(SessionRefused::NoSession));
+    assert!(exchange(&mut table, &ASKED).is_ok_and(|again| !again.is_confirmed && again.client != client));
+}
+
+/// Limits for little memory are lower ones, and for much the usual ones; what they can take is said beside them.
+#[test]
+fn limits_follow_the_memory() {
+    let usual = ClientConfig::default();
+    let mut last = 0;
+    for octets in [1, 1 << 20, 16 << 20, 64 << 20, 1 << 30, 1 << 40] {
+        let limits = ClientConfig::within(octets);
+        let most = limits.memory_max(1);
+        assert!(most >= last && limits.clients_max >= 16, "{octets}: {limits:?}");
+        assert!(octets < 1 << 20 || most <= octets + octets / 4, "{octets}: {most}");
+        assert!(limits.memory_max(8) > most, "each reactor has a map of them");
+        last = most;
+    }
+    assert_eq!(ClientConfig::within(1 << 40), usual);
+    let opens = |octets| OpenConfig::within(octets);
+    assert_eq!(opens(1 << 40), OpenConfig::default());
+    for octets in [1 << 20, 16 << 20] {
+        assert!(opens(octets).memory_max() <= octets + (1 << 18), "{octets}: {:?}", opens(octets));
+    }
+    assert!(opens(1).states_max >= 64);
 }

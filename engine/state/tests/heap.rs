@@ -47,6 +47,7 @@ fn clients(config: ClientConfig, count: u32, name_len: usize) -> (ClientTable, V
             principal: Principal(0),
             site: HostSite(number.into()),
             is_update: false,
+            minor_version: 2,
         };
         ids.push(table.exchange_id(&request, |_| false, Duration::ZERO).unwrap().client);
     }

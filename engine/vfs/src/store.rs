@@ -10,6 +10,7 @@
 //! step blocks.
 
 use std::any::Any;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
@@ -142,6 +143,25 @@ pub struct WriteDone {
     pub count: u32,
     /// How safe they are.
     pub committed: Stability,
+}
+
+/// What a stretch of a file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExtentKind {
+    /// Octets that were written; zeros may be among them.
+    Data,
+    /// Nothing: it reads as zeros. The end of each file is followed by one.
+    Hole,
+}
+
+/// What becomes of the space of a stretch of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceChange {
+    /// It is reserved, so that a later WRITE there does not lack space. The data stays as it is; a file that ends before the end
+    /// of the stretch becomes as long.
+    Reserve,
+    /// It is given up: the stretch reads as zeros. The file stays as long as it is.
+    Release,
 }
 
 /// An object to make that is neither file, directory nor symbolic link.
@@ -463,6 +483,29 @@ pub trait Store: Any {
         now: Timestamp,
     ) -> ChangeStep<()> {
         let _ = (user, seen, set, mode, now);
+        Err(FsError::NotSupported.into())
+    }
+
+    /// Where in a file, from `offset` on, the next octet of this kind is; `None`: there is no data up to the end. `offset` is
+    /// before the end, as it was seen. A store that does not tell holes has data up to the end.
+    fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
+        Ok(Some(match kind {
+            ExtentKind::Data => offset,
+            ExtentKind::Hole => seen.size,
+        }))
+    }
+
+    /// Changes the space of octets of a file, which are at least one, and end where a file can end. A failure for lack of space
+    /// or memory may leave some of it reserved, and changes nothing else.
+    fn change_space(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        octets: Range<u64>,
+        change: SpaceChange,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, octets, change, now);
         Err(FsError::NotSupported.into())
     }
 

@@ -11,8 +11,9 @@ use crate::identity::{UserIdentity, accesses, permission};
 use crate::name::{PATH_LEN_MAX, check_name, is_dots};
 use crate::policy;
 use crate::store::{
-    Blocked, ChangeStep, EntryName, LINK_SPACE, ListStart, Listed, NewAttributes, NewObject, Progress,
-    ReadDone, ReadStep, RenameSeen, Special, Store, StoreProfile, WriteData, WriteDone,
+    Blocked, ChangeStep, EntryName, ExtentKind, LINK_SPACE, ListStart, Listed, NewAttributes, NewObject,
+    Progress, ReadDone, ReadStep, RenameSeen, SpaceChange, Special, Store, StoreProfile, WriteData,
+    WriteDone,
 };
 use crate::types::{
     CreateMode, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, TimeUpdate, Timestamp, Update,
@@ -503,5 +504,50 @@ impl<S: Store + ?Sized> Volume<S> {
     /// Puts written data on stable storage, as [`Store::commit`].
     pub fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()> {
         self.store.commit(object, offset, count)
+    }
+
+    /// Finds data or a hole, as [`Store::seek`]. [`FsError::NoAddress`]: the file ends before `offset`, or there.
+    pub fn seek(
+        &self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        offset: u64,
+        kind: ExtentKind,
+    ) -> ReadStep<Option<u64>> {
+        policy::check_is_file(seen.kind)?;
+        let lists = self.store.lists(seen.object)?;
+        policy::admit_read(self.acting(user), &seen.guarded(), || lists.access)?;
+        if offset >= seen.size {
+            return Err(FsError::NoAddress.into());
+        }
+        self.store.seek(seen, offset, kind)
+    }
+
+    /// Reserves or gives up the space of `len` octets of a file from `offset` on, for a user who may write them.
+    /// [`FsError::Invalid`]: there are none. Beyond the end of the largest file nothing can be reserved, and there is nothing to
+    /// give up.
+    pub fn change_space(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        (offset, len): (u64, u64),
+        change: SpaceChange,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        policy::check_is_file(seen.kind)?;
+        if len == 0 {
+            return Err(FsError::Invalid.into());
+        }
+        let len_max = self.profile.limits.file_len_max;
+        let (offset, len) = match change {
+            SpaceChange::Reserve => (offset, len),
+            SpaceChange::Release => (offset.min(len_max), len.min(len_max.saturating_sub(offset))),
+        };
+        self.admit_write(user, seen.object, offset, len, now)?;
+        if len == 0 {
+            return Ok(Progress::Done(()));
+        }
+        let user = *self.acting(user);
+        self.store.change_space(&user, seen, offset..offset + len, change, now)
     }
 }

@@ -38,6 +38,10 @@ impl Arguments {
         self
     }
 
+    pub(crate) fn as_octets(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Attributes of which none is set.
     pub(crate) fn no_attributes(self) -> Arguments {
         (0..6).fold(self, |arguments, _| arguments.word(0))

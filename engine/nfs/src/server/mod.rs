@@ -10,6 +10,7 @@
 // the stack, where a pointer to the heap would cost more.
 #![expect(clippy::result_large_err, reason = "RFC 1813's failures carry attributes; see above")]
 
+mod holdings;
 mod home;
 mod listing;
 mod locking;
@@ -45,6 +46,7 @@ use stag_vfs::{ObjectId, Progress, Store, Ticket};
 use waiting::{Acting, Begun, Ending, Waiting, WaitsFor};
 use words::{failure, wcc};
 
+pub use holdings::{ClientState4, HeldState, HeldWhat, HostHoldings, HostName};
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};

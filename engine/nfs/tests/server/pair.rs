@@ -47,7 +47,8 @@ pub(crate) const PLAIN: Stores =
     (|store| Box::new(store), |store| store.downcast_ref().expect("a store in memory"));
 
 type Files = dyn Store;
-type Server = Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind, Nfs4<Files>)>;
+pub(crate) type Server =
+    Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind, Nfs4<Files>)>;
 
 pub(crate) struct Pair {
     pub(crate) world: World,
@@ -129,7 +130,7 @@ fn locking(config: LockingConfig, recovered: Recovered, (known, home): (KnownCli
 }
 
 /// The key of handles of all engines of a group.
-fn key() -> HandleKey {
+pub(crate) fn key() -> HandleKey {
     HandleKey::from_secret([7; 16])
 }
 

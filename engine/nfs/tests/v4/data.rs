@@ -1,4 +1,4 @@
-//! READ and WRITE by state ids and by chunks, COMMIT, SEEK and what no store does.
+//! READ and WRITE by state ids and by chunks, COMMIT; space, holes and advice.
 
 use stag_memory::Shared;
 use stag_rpc::{Chunks, Few};
@@ -11,7 +11,7 @@ use stag_wire::xdr::{Reader, Reduced};
 
 use crate::Lab;
 use crate::client::{Answer, Compound, RESULTS_MAX};
-use crate::files::{NO_ATTRIBUTES, ROOT, create, put, symlink};
+use crate::files::{NO_ATTRIBUTES, ROOT, create, lookup, put, symlink};
 use crate::state::{BOTH, READ, WRITE, close, read, write};
 
 fn lab() -> Lab {
@@ -172,30 +172,128 @@ fn a_commit_tells_the_verifier_of_the_writes() {
     });
 }
 
-/// RFC 7862 section 15: a file is data up to its end; no space is reserved, no hole is made, no advice is followed.
-#[test]
-fn holes_space_and_advice() {
-    let mut lab = lab();
-    let file = lab.make_file(b"file");
-    let state = lab.open_at(&file, BOTH);
-    assert_eq!(lab.status(&[put(&file), write(state, 0, b"0123456789")]), Status4::Ok);
-    let mut seek = |offset, what| {
+impl Lab {
+    fn seek(
+        &mut self,
+        file: &[u8],
+        state: StateId,
+        offset: u64,
+        what: ContentKind,
+    ) -> Result<(bool, u64), Status4> {
         let seek = Argument4::Seek(SeekArguments { stateid: state, offset, what });
-        lab.compound(&[put(&file), seek], |status, outcomes| match outcomes.last() {
+        self.compound(&[put(file), seek], |status, outcomes| match outcomes.last() {
             Some(Outcome4::Seek(Ok(ok))) => Ok((ok.eof, ok.offset)),
             _ => Err(status),
         })
-    };
-    assert_eq!(seek(3, ContentKind::Data), Ok((false, 3)));
-    assert_eq!(seek(3, ContentKind::Hole), Ok((true, 10)));
-    assert_eq!(seek(10, ContentKind::Data), Err(Status4::NxIo));
-    let space = SpaceArguments { stateid: state, offset: 0, length: 100 };
+    }
+}
+
+fn space(stateid: StateId, offset: u64, length: u64) -> SpaceArguments {
+    SpaceArguments { stateid, offset, length }
+}
+
+fn allocate(state: StateId, offset: u64, len: u64) -> Argument4<'static> {
+    Argument4::Allocate(space(state, offset, len))
+}
+
+fn deallocate(state: StateId, offset: u64, len: u64) -> Argument4<'static> {
+    Argument4::Deallocate(space(state, offset, len))
+}
+
+/// RFC 7862 section 15.11.3: SEEK. Behind the end of a file is a hole; behind that, nothing.
+#[test]
+fn data_and_holes_are_found() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let root = lab.root();
+    let (hole, end) = (1 << 20, (2 << 20) + 10);
+    assert_eq!(lab.write_by_chunk(&file, state, 0, &pattern(70_000)), Ok(70_000));
+    assert_eq!(lab.status(&[put(&file), write(state, 2 << 20, b"0123456789")]), Status4::Ok);
+    assert_eq!(lab.seek(&file, state, 3, ContentKind::Data), Ok((false, 3)));
+    let (at_end, found) = lab.seek(&file, state, 3, ContentKind::Hole).unwrap();
+    assert!(!at_end && (70_000..hole).contains(&found), "{found}");
+    assert_eq!(lab.seek(&file, state, hole, ContentKind::Hole), Ok((false, hole)));
+    assert_eq!(lab.seek(&file, state, hole, ContentKind::Data), Ok((false, 2 << 20)));
+    assert_eq!(lab.seek(&file, state, end - 1, ContentKind::Hole), Ok((true, end)));
+    assert_eq!(lab.seek(&file, state, end, ContentKind::Data), Err(Status4::NxIo));
+    assert_eq!(lab.seek(&file, state, end, ContentKind::Hole), Err(Status4::NxIo));
+    assert_eq!(lab.seek(&root, StateId::ANONYMOUS, 0, ContentKind::Hole), Err(Status4::WrongType));
+    // The rest of it is a hole: there is no data, which is no error.
+    assert_eq!(lab.status(&[put(&file), deallocate(state, hole, 2 << 20)]), Status4::Ok);
+    assert_eq!(lab.seek(&file, state, hole, ContentKind::Data), Ok((true, end)));
+}
+
+/// RFC 7862 sections 15.1.3 and 15.4.3: space that is reserved makes a file as long, and space that is given up reads as zeros.
+#[test]
+fn space_is_reserved_and_given_up() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    assert_eq!(lab.status(&[put(&file), allocate(state, 0, 1)]), Status4::Ok);
+    assert_eq!(lab.octets(&file, read(state, 0, 100), None), Ok((vec![0], true)));
+    let mut expected = pattern(30_000);
+    assert_eq!(lab.write_by_chunk(&file, state, 0, &expected), Ok(30_000));
+    assert_eq!(lab.status(&[put(&file), allocate(state, 10_000, 30_000)]), Status4::Ok);
+    expected.resize(40_000, 0);
+    check_read(lab.octets(&file, read(state, 0, 50_000), Some(50_000)), &expected, true);
+    assert_eq!(lab.status(&[put(&file), deallocate(state, 5_000, 20_000)]), Status4::Ok);
+    expected[5_000..25_000].fill(0);
+    check_read(lab.octets(&file, read(state, 0, 50_000), Some(50_000)), &expected, true);
+    // Behind the end there is nothing to give up.
+    assert_eq!(lab.status(&[put(&file), deallocate(state, 30_000, u64::MAX)]), Status4::Ok);
+    expected[30_000..].fill(0);
+    check_read(lab.octets(&file, read(state, 0, 50_000), Some(50_000)), &expected, true);
+    // By the special state ids as well, if nothing denies it.
+    for state in [StateId::ANONYMOUS, StateId::READ_BYPASS] {
+        assert_eq!(lab.status(&[put(&file), allocate(state, 0, 1)]), Status4::Ok);
+    }
+}
+
+/// RFC 7862 sections 15.1 and 15.4: what is refused, with its status.
+#[test]
+fn space_that_cannot_be_had_is_refused() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let much = 1 << 61;
+    let refused = [
+        (allocate(state, 0, 0), Status4::Inval),
+        (deallocate(state, 0, 0), Status4::Inval),
+        (allocate(state, u64::MAX, 2), Status4::FBig),
+        (allocate(state, 1 << 63, 1), Status4::FBig),
+        (allocate(state, 0, much), if crate::IS_DIRECTORY { Status4::FBig } else { Status4::NoSpc }),
+        (deallocate(state, u64::MAX, 2), Status4::Ok),
+    ];
+    for (operation, status) in refused {
+        assert_eq!(lab.status(&[put(&file), operation]), status, "{operation:?}");
+    }
+    let file = lab.make_file(b"other");
+    let reader = lab.open_at(&file, READ);
+    assert_eq!(lab.status(&[put(&file), allocate(reader, 0, 1)]), Status4::OpenMode);
+    assert_eq!(lab.status(&[put(&file), deallocate(reader, 0, 1)]), Status4::OpenMode);
+    let root = lab.root();
+    let link = lab.handle(&[put(&root), create(symlink(b"file"), b"link", NO_ATTRIBUTES)]).unwrap();
+    lab.statuses(&link, &[(allocate(StateId::ANONYMOUS, 0, 1), Status4::Symlink)]);
+    lab.statuses(&root, &[(deallocate(StateId::ANONYMOUS, 0, 1), Status4::IsDir)]);
+    assert_eq!(lab.status(&[ROOT, allocate(StateId::ANONYMOUS, 0, 1)]), Status4::WrongType);
+}
+
+#[test]
+fn a_read_only_export_gives_no_space() {
+    let mut lab = Lab::new(&["/data,root_squash=no", "/fixed,ro"]);
+    let fixed = [ROOT, lookup(b"fixed"), allocate(StateId::ANONYMOUS, 0, 1)];
+    assert_eq!(lab.status(&fixed), Status4::RoFs);
+}
+
+/// RFC 7862 section 15.5: no advice is followed.
+#[test]
+fn advice_is_taken_and_not_followed() {
+    let mut lab = lab();
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
     let advice =
         IoAdviseArguments { stateid: state, offset: 0, count: 0, hints: Bitmap::from_words([2, 0, 0]) };
-    lab.statuses(
-        &file,
-        &[(Argument4::Allocate(space), Status4::NotSupp), (Argument4::Deallocate(space), Status4::NotSupp)],
-    );
     lab.compound(&[put(&file), Argument4::IoAdvise(advice)], |status, outcomes| {
         let Some(Outcome4::IoAdvise(Ok(hints))) = outcomes.last() else { panic!("{status:?}") };
         assert_eq!(*hints, Bitmap::EMPTY);

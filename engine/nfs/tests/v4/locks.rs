@@ -197,6 +197,23 @@ fn hosts_of_nlm_and_clients_exclude_each_other() {
     assert_eq!(found, (0, b"process".to_vec(), 0, 100, LockKind::Write), "a host has no client id");
 }
 
+/// DENY is for opens, and for who has none in version 4: not for Calls of version 3, which know no opens
+/// (`does-deny-of-nfsv4-bind-version-3.md`).
+#[test]
+fn a_share_binds_special_state_ids_and_not_version_3() {
+    use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
+    let (mut lab, file) = lab();
+    let mut other = lab.another_ready(b"other");
+    let denies = open_as(b"s", (BOTH, BOTH), OpenHow::NoCreate, OpenClaim::Handle);
+    lab.by(&mut other, |lab| assert_eq!(lab.status(&[put(&file), denies]), Status4::Ok));
+    assert_eq!(lab.status(&[put(&file), write(StateId::ANONYMOUS, 0, b"x")]), Status4::Locked);
+    let (handle, stable) = (Handle(&file), Stable::FileSync);
+    let data = Data(stag_wire::xdr::Item::Inline(b"y"));
+    let arguments = WriteArguments { file: handle, offset: 0, count: 1, stable, data };
+    assert!(lab.pair.ask(arguments, |reply| reply.is_ok()));
+    assert!(lab.pair.ask(ReadArguments { file: handle, offset: 0, count: 1 }, |reply| reply.is_ok()));
+}
+
 /// 8881-8.4.3-a: a client that is silent keeps what it holds until somebody wants it.
 #[test]
 fn a_lapsed_client_makes_way_for_others() {

@@ -9,6 +9,8 @@ mod changes;
 mod client;
 mod data;
 mod files;
+mod fleet;
+mod greedy;
 mod handles;
 mod hostile;
 mod lab;

@@ -1,12 +1,16 @@
 //! LOOKUP, LOOKUPP, READLINK, SECINFO.
 
+use stag_wire::nfs4::attributes::Attribute;
+use stag_wire::nfs4::directory::ReaddirArguments4;
 use stag_wire::nfs4::files::CreateType;
+use stag_wire::nfs4::open::CreateHow4;
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Opaque, Status4};
 use stag_wire::xdr::Item;
 
 use crate::Lab;
 use crate::files::*;
+use crate::state::open_create;
 
 const UP: Argument4<'static> = Argument4::Lookupp(());
 const READLINK: Argument4<'static> = Argument4::Readlink(());
@@ -50,6 +54,83 @@ fn an_export_lies_over_what_is_below_it() {
     assert_ne!(inner, covered);
     assert_eq!(lab.handle(&[put(&inner), UP]), Ok(root.clone()));
     assert_eq!(lab.names(&root), [b"inner"]);
+}
+
+/// 8881-7.3, 8881-7.4: each export is a file system of its own, though it lies in another one; the way there may be directories of
+/// that one, or none.
+#[test]
+fn exports_in_exports_are_crossed_up_and_down() {
+    let mut lab = Lab::new(&["/data,root_squash=no", "/data/inner", "/data/x/deep,root_squash=no"]);
+    let root = lab.root();
+    let inner = lab.handle(&[put(&root), lookup(b"inner")]).unwrap();
+    assert_eq!(lab.handle(&[ROOT, lookup(b"data"), lookup(b"inner")]), Ok(inner.clone()));
+    assert_eq!(lab.handle(&[put(&inner), UP]), Ok(root.clone()));
+    // What is in the way to an export is there, whether the outer export has it or not.
+    assert_eq!(lab.names(&root), [&b"inner"[..], b"x"]);
+    let stand_in = lab.handle(&[put(&root), lookup(b"x")]).unwrap();
+    assert_eq!(lab.names(&stand_in), [b"deep"]);
+    let deep = lab.handle(&[put(&stand_in), lookup(b"deep")]).unwrap();
+    assert_eq!(lab.handle(&[put(&deep), UP]), Ok(stand_in.clone()));
+    assert_eq!(lab.handle(&[put(&stand_in), UP]), Ok(root.clone()));
+    let fsids: Vec<_> = [&root, &inner, &deep, &stand_in]
+        .into_iter()
+        .map(|handle| lab.attribute(handle, Attribute::Fsid))
+        .collect();
+    for (place, fsid) in fsids.iter().enumerate() {
+        assert!(!fsids[..place].contains(fsid), "{fsids:?}");
+    }
+    // The number of the directory that an export covers is told beside its own.
+    for handle in [&inner, &deep] {
+        let covered = lab.attribute(handle, Attribute::MountedOnFileId);
+        assert_ne!(covered, lab.attribute(handle, Attribute::FileId));
+    }
+    // Once the outer export has the directory, that leads there, with all else that is in it.
+    let real = lab.make_directory(b"x");
+    assert_eq!(lab.handle(&[put(&root), lookup(b"x")]), Ok(real.clone()));
+    let other = lab.handle(&[put(&real), create(CreateType::Directory, b"other", NO_ATTRIBUTES)]).unwrap();
+    assert_eq!(lab.names(&real), [&b"deep"[..], b"other"]);
+    assert_eq!(lab.handle(&[put(&real), lookup(b"deep")]), Ok(deep.clone()));
+    assert_eq!(lab.handle(&[put(&real), lookup(b"other")]), Ok(other.clone()));
+    assert_eq!(lab.handle(&[put(&deep), UP]), Ok(real.clone()));
+    assert_eq!(lab.handle(&[put(&deep), UP, UP]), Ok(root.clone()));
+    assert_eq!(lab.status(&[put(&other), lookup(b"deep")]), Status4::NoEnt);
+    assert_eq!(lab.names(&root), [&b"inner"[..], b"x"]);
+    // A file cannot be made where an export lies.
+    let how = CreateHow4::Unchecked(NO_ATTRIBUTES);
+    assert_eq!(lab.status(&[put(&real), open_create(b"deep", how)]), Status4::IsDir);
+}
+
+/// 8881-18.23.3: a list goes on where it ended, among entries that the directory has and those that it has because of exports.
+#[test]
+fn a_list_goes_on_among_exports_in_exports() {
+    let mut lab = Lab::new(&["/data,root_squash=no", "/data/aa", "/data/bb", "/data/cc/dd"]);
+    let root = lab.root();
+    lab.make_directory(b"real");
+    lab.make_directory(b"bb");
+    let (mut cookie, mut verifier) = (0, stag_wire::nfs4::Verifier4::default());
+    let mut names = Vec::new();
+    let mut is_over = false;
+    while !is_over {
+        let list = Argument4::Readdir(ReaddirArguments4 {
+            cookie,
+            verifier,
+            dircount: 0,
+            // Room for one entry or two.
+            maxcount: 60,
+            request: request(&[]),
+        });
+        is_over = lab.compound(&[put(&root), list], |status, outcomes| {
+            let Some(Outcome4::Readdir(Ok(ok))) = outcomes.last() else { panic!("{status:?}") };
+            verifier = ok.verifier;
+            for entry in ok.entries {
+                cookie = entry.cookie;
+                names.push(entry.name.0.to_vec());
+            }
+            ok.eof
+        });
+    }
+    names.sort();
+    assert_eq!(names, [&b"aa"[..], b"bb", b"cc", b"real"]);
 }
 
 #[test]

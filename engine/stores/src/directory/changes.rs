@@ -2,15 +2,16 @@
 //!
 //! The objects are open already. [`Outcome`] says what the store has to note afterwards.
 
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use rustix::fs::{AtFlags, OFlags, ftruncate, renameat, unlinkat};
+use rustix::fs::{AtFlags, FallocateFlags, OFlags, fallocate, ftruncate, renameat, unlinkat};
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUser, FileUsers};
 use stag_disk::{ClosingBin, DiskFile};
-use stag_vfs::{FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, Update, UserIdentity};
+use stag_vfs::{FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, SpaceChange, Update, UserIdentity};
 
 use super::kernel::{File, Identified, Reopen};
 use super::making::{Make, change_owner, set_times};
@@ -103,6 +104,7 @@ pub(super) enum Change {
     Rename(Rename),
     Link(Link),
     Update(Set),
+    Space(ChangeSpace),
 }
 
 /// What came of a change.
@@ -156,6 +158,15 @@ pub(super) struct Set {
     pub(super) target: SyncTarget,
 }
 
+/// To reserve or give up space of a file.
+pub(super) struct ChangeSpace {
+    pub(super) user: UserIdentity,
+    pub(super) file: File,
+    pub(super) octets: Range<u64>,
+    pub(super) change: SpaceChange,
+    pub(super) target: SyncTarget,
+}
+
 type Targets = ArrayVec<(ObjectId, File), 2>;
 
 impl Change {
@@ -168,6 +179,7 @@ impl Change {
             Change::Rename(rename) => rename.run(actor, &mut targets).map(|()| None),
             Change::Link(link) => link.run(&mut targets).map(|()| None),
             Change::Update(set) => set.run(&mut targets).map(|()| None),
+            Change::Space(space) => space.run(actor, &mut targets).map(|()| None),
         };
         let after = looks.iter().map(|(id, file)| (*id, object::stat(&**file).ok())).collect();
         Outcome { result, targets, after }
@@ -255,5 +267,19 @@ impl Set {
                 let _ = system::change_mode(look.as_fd(), seen.mode);
             }
         })
+    }
+}
+
+impl ChangeSpace {
+    /// Changes the space as the user, whose limits count.
+    fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
+        // A failure may leave a part of it.
+        targets.extend(self.target);
+        let flags = match self.change {
+            SpaceChange::Reserve => FallocateFlags::empty(),
+            SpaceChange::Release => FallocateFlags::PUNCH_HOLE.union(FallocateFlags::KEEP_SIZE),
+        };
+        let (file, Range { start, end }) = (&self.file, self.octets);
+        actor.act_as(&self.user, None, || fallocate(&**file, flags, start, end - start)).map_err(status)
     }
 }

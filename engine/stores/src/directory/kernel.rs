@@ -19,10 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{OFlags, fstatvfs, readlinkat_raw};
+use rustix::fs::{OFlags, SeekFrom, fstatvfs, readlinkat_raw};
 use rustix::io::Errno;
 use stag_disk::{ClosingBin, DiskFile, HelperLimits, Helpers, system};
-use stag_vfs::{FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
+use stag_vfs::{ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
 
 use super::listing::{self, Chunk};
 use super::locate::{self, Located};
@@ -118,6 +118,8 @@ enum What {
     },
     Link,
     Usage,
+    /// Where data or a hole is.
+    Seek(ExtentKind),
     Place,
     SetMode,
     Locate,
@@ -140,6 +142,7 @@ pub(super) enum Answer {
     Chunk(Arc<Chunk>),
     Link(Arc<[u8]>),
     Usage(Usage),
+    Offset(Option<u64>),
     Located(Arc<Located>),
     Done,
 }
@@ -357,6 +360,17 @@ impl Kernel {
         }
     }
 
+    /// Where in a file that is open to be read the next data or hole is; `None`: there is no data up to the end.
+    pub(super) fn seek(&self, file: &File, offset: u64, kind: ExtentKind) -> Result<Option<u64>, Errno> {
+        if self.is_immediate() {
+            return seek(file, offset, kind);
+        }
+        match self.ask(Kernel::question(What::Seek(kind), file, b"", offset))? {
+            Answer::Offset(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
     /// What is at `path` now.
     pub(super) fn stat_path(&self, root: &File, path: &Path) -> Result<Stat, Errno> {
         if self.is_immediate() {
@@ -412,6 +426,7 @@ impl Question {
                 read_link(at, &mut space).map(|len| Answer::Link(space[..len].into()))
             }
             What::Usage => Ok(Answer::Usage(usage(at))),
+            What::Seek(kind) => seek(at, self.number, kind).map(Answer::Offset),
             What::Place => object::stat_path(Path::new(OsStr::from_bytes(&self.name))).map(Answer::Stat),
             What::SetMode => system::change_mode(at.as_fd(), self.number as u32).map(|()| Answer::Done),
             What::Search => Ok(Answer::Done),
@@ -501,6 +516,19 @@ fn open_by_name(
 fn read_link(looked: &File, space: &mut [u8; LINK_SPACE]) -> Result<usize, Errno> {
     // The empty path: of the link itself that is open.
     readlinkat_raw(&**looked, c"", &mut space[..])
+}
+
+/// The position of the descriptor changes, which nothing else uses.
+fn seek(file: &File, offset: u64, kind: ExtentKind) -> Result<Option<u64>, Errno> {
+    let from = match kind {
+        ExtentKind::Data => SeekFrom::Data(offset),
+        ExtentKind::Hole => SeekFrom::Hole(offset),
+    };
+    match rustix::fs::seek(&**file, from) {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn usage(root: &File) -> Usage {

@@ -59,6 +59,7 @@ mod verifier;
 mod writing;
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -69,10 +70,10 @@ use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, NewAttributes,
-    NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, Stability, Store, StoreLimits,
-    StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone,
-    policy,
+    Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart, Listed,
+    NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SpaceChange,
+    Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
+    UserIdentity, WriteData, WriteDone, policy,
 };
 
 use changes::Actor;
@@ -462,6 +463,28 @@ impl Store for DirectoryStore {
     ) -> ChangeStep<()> {
         self.admit();
         self.change_name(user, from, to, seen)
+    }
+
+    fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
+        let seek = |tree: &mut Tree| {
+            let index = tree.find(seen.object)?;
+            let file = tree.reopen(index, false).map_err(status)?;
+            self.kernel.seek(&file, offset, kind).map_err(status)
+        };
+        let found = seek(&mut self.tree.borrow_mut());
+        self.settle(found)
+    }
+
+    fn change_space(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        octets: Range<u64>,
+        change: SpaceChange,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        self.admit();
+        self.change_file_space(user, seen, octets, change)
     }
 
     fn read(

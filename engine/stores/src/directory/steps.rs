@@ -1,16 +1,17 @@
 //! Steps of the store that may have to wait: what they ask and change, and what is noted when that is over.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use stag_vfs::{
     Blocked, ChangeStep, EntryName, Finished, FsError, NewAttributes, NewObject, ObjectId, ObjectKind,
-    ObjectStat, Progress, ReadStep, RenameSeen, Ticket, Update, UserIdentity,
+    ObjectStat, Progress, ReadStep, RenameSeen, SpaceChange, Ticket, Update, UserIdentity,
 };
 
 use super::DirectoryStore;
-use super::changes::{Change, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget};
+use super::changes::{Change, ChangeSpace, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget};
 use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
 use super::kernel::{Answer, Answers, Question, REFUSED};
 use super::making::{Make, NewKind};
@@ -326,6 +327,28 @@ impl DirectoryStore {
         let job = Set { seen: *seen, set: *set, look, file, target };
         let touched = [seen.object].into_iter().collect();
         self.change_quietly(Change::Update(job), Note::Set, touched)
+    }
+
+    /// Reserves or gives up space of a file that was `seen` so.
+    pub(super) fn change_file_space(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        octets: Range<u64>,
+        change: SpaceChange,
+    ) -> ChangeStep<()> {
+        let prepared = {
+            let tree = &mut *self.tree.borrow_mut();
+            (|| {
+                let index = tree.find(seen.object)?;
+                let target = self.target(tree, index)?;
+                Ok((target, tree.reopen(index, true).map_err(status)?))
+            })()
+        };
+        let (target, file) = self.settle(prepared)?;
+        let job = ChangeSpace { user: *user, file, octets, change, target };
+        let touched = [seen.object].into_iter().collect();
+        self.change_quietly(Change::Space(job), Note::Set, touched)
     }
 
     /// Whether the files are read-only, as far as that is known at once.

@@ -54,6 +54,12 @@ impl Chunks {
         one.into_iter().chain(self.many.range(numbers).map(|(number, chunk)| (*number, chunk)))
     }
 
+    /// Takes out one.
+    pub(super) fn remove(&mut self, number: u64) -> Option<Chunk> {
+        let one = self.one.take_if(|(found, _)| *found == number);
+        one.map(|(_, chunk)| chunk).or_else(|| self.many.remove(&number))
+    }
+
     /// Takes out those from `number` on, in order.
     pub(super) fn split_off(&mut self, number: u64) -> impl Iterator<Item = (u64, Chunk)> + use<> {
         let one = self.one.take_if(|(found, _)| *found >= number);
@@ -89,7 +95,12 @@ mod tests {
             assert_eq!(numbers(&chunks, 0..=u64::MAX), (0..count).map(|n| n * 10).collect::<Vec<_>>());
             assert_eq!(numbers(&chunks, 1..=15).len(), usize::from(count > 1));
             assert_eq!(chunks.get_mut(10).is_some(), count > 1);
-            assert!(chunks.get_mut(11).is_none());
+            assert!(chunks.get_mut(11).is_none() && chunks.remove(11).is_none());
+            assert_eq!(chunks.remove(20).is_some(), count > 2);
+            assert!(chunks.get(20).is_none());
+            if count > 2 {
+                chunks.insert(20, Chunk::new());
+            }
             let taken: Vec<u64> = chunks.split_off(10).map(|(number, _)| number).collect();
             assert_eq!(taken, (1..count).map(|n| n * 10).collect::<Vec<_>>());
             assert_eq!(numbers(&chunks, 0..=u64::MAX).len() as u64, count.min(1));

@@ -18,13 +18,14 @@ mod pages;
 mod space;
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::Range;
 
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Capabilities, ChangeStep, EntryName, FsError, LINK_SPACE, ListStart, Listed, Lists, NAME_LEN_MAX,
-    NewAttributes, NewObject, ObjectId, ObjectKind, ObjectStat, PATH_LEN_MAX, Progress, ReadDone, ReadStep,
-    RenameSeen, SetLists, Stability, Store, StoreLimits, StoreProfile, StoreVerifier, TimeUpdate, Timestamp,
-    Update, Usage, UserIdentity, WriteData, WriteDone, policy,
+    Capabilities, ChangeStep, EntryName, ExtentKind, FsError, LINK_SPACE, ListStart, Listed, Lists,
+    NAME_LEN_MAX, NewAttributes, NewObject, ObjectId, ObjectKind, ObjectStat, PATH_LEN_MAX, Progress,
+    ReadDone, ReadStep, RenameSeen, SetLists, SpaceChange, Stability, Store, StoreLimits, StoreProfile,
+    StoreVerifier, TimeUpdate, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, policy,
 };
 
 use directory::{COOKIE_PARENT, COOKIE_SELF, Directory, name_len};
@@ -596,6 +597,38 @@ impl Store for MemoryStore {
             self.acl_names_left.checked_add_signed(-inode.lists_growth(set)).ok_or(FsError::NoSpace)?;
         inode.set_lists(set, mode, now);
         self.space.heap.change(before, inode.lists_heap_len());
+        Ok(Progress::Done(()))
+    }
+
+    fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
+        let inode = &self.inodes[self.inodes.find(seen.object)?];
+        let pages = inode.file()?;
+        Ok(match kind {
+            ExtentKind::Data => pages.next_data(offset),
+            ExtentKind::Hole => Some(pages.next_hole(offset).min(inode.size)),
+        })
+    }
+
+    fn change_space(
+        &mut self,
+        _: &UserIdentity,
+        seen: &ObjectStat,
+        octets: Range<u64>,
+        change: SpaceChange,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let index = self.inodes.find(seen.object)?;
+        let inode = &mut self.inodes[index];
+        let size = inode.size;
+        match change {
+            SpaceChange::Reserve => {
+                inode.file_mut()?.reserve(&mut self.space, octets.clone())?;
+                inode.size = size.max(octets.end);
+            }
+            // Space that is reserved behind the end goes as well.
+            SpaceChange::Release => inode.file_mut()?.release(&mut self.space, octets)?,
+        }
+        inode.wrote(now);
         Ok(Progress::Done(()))
     }
 

@@ -1,7 +1,7 @@
 //! The data of one file: pages, and holes where none was written.
 //!
 //! A page that holds fewer than [`PAGE_LEN`] octets reads as if zeros followed, so a file can be cut without
-//! memory. Pages are in chunks of [`CHUNK_PAGES`], and only chunks with pages exist: a file's bookkeeping
+//! memory. One without octets is reserved: space for a WRITE to come. Pages are in chunks of [`CHUNK_PAGES`], and only chunks with pages exist: a file's bookkeeping
 //! is proportional to its pages, wherever they are.
 
 use std::mem::size_of;
@@ -18,6 +18,13 @@ use super::space::{PAGE_LEN, Source, Space};
 const CHUNK_PAGES: u64 = 64;
 /// Bytes of a chunk.
 const CHUNK_LEN: u64 = CHUNK_PAGES * PAGE_LEN as u64;
+
+/// Pages that one step reserves at most. Its caller is then told to try again, and goes on from there.
+const RESERVED_MAX: u64 = 256 << 10;
+
+/// Pages that a search for a hole examines at most. Behind them only a chunk that is missing counts as a hole: all data is still
+/// told, and some zeros with it.
+const EXAMINED_MAX: u64 = 256 << 10;
 
 #[derive(Default)]
 pub(super) struct Pages {
@@ -153,10 +160,24 @@ impl Pages {
         source: &mut Source<'_>,
         count: &mut u64,
     ) -> Result<(usize, Result<(), FsError>), FsError> {
+        let write = |chunk: &mut Chunk, space: &mut Space, count: &mut u64| {
+            write_chunk(chunk, space, start, end, source, count)
+        };
+        self.add_chunk(space, index, write, count)
+    }
+
+    /// Adds the chunk of this number, if `fill` puts pages into it, and counts them.
+    fn add_chunk<T>(
+        &mut self,
+        space: &mut Space,
+        index: u64,
+        fill: impl FnOnce(&mut Chunk, &mut Space, &mut u64) -> T,
+        count: &mut u64,
+    ) -> Result<T, FsError> {
         let (tree, larger_tree) = (self.chunks.heap_len(), self.chunks.heap_len_with_more());
         space.heap.require(larger_tree - tree)?;
         let mut chunk = Chunk::new();
-        let done = write_chunk(&mut chunk, space, start, end, source, count);
+        let done = fill(&mut chunk, space, count);
         if *count > 0 {
             self.chunks.insert(index, chunk);
             space.heap.change(tree, self.chunks.heap_len());
@@ -164,6 +185,152 @@ impl Pages {
             space.heap.change(chunk_len(chunk.capacity()), 0);
         }
         Ok(done)
+    }
+
+    /// Where the first octet at or behind `offset` is that was written. `None`: there is none.
+    pub(super) fn next_data(&self, offset: u64) -> Option<u64> {
+        // Each chunk has a page, though that may lie before the offset, or be reserved only.
+        for (index, chunk) in self.chunks.range(offset / CHUNK_LEN..=u64::MAX / CHUNK_LEN) {
+            let start = index * CHUNK_LEN;
+            let first = (offset.saturating_sub(start) / PAGE_LEN as u64) as usize;
+            let mut pages = chunk.iter().enumerate().skip(first);
+            if let Some((page, _)) = pages.find(|(_, page)| has_data(page)) {
+                return Some(offset.max(start + (page * PAGE_LEN) as u64));
+            }
+        }
+        None
+    }
+
+    /// Where the first octet at or behind `offset` is that was not written.
+    pub(super) fn next_hole(&self, offset: u64) -> u64 {
+        let (mut at, mut examined) = (offset, 0);
+        for (index, chunk) in self.chunks.range(offset / CHUNK_LEN..=u64::MAX / CHUNK_LEN) {
+            let start = index * CHUNK_LEN;
+            if at < start {
+                return at;
+            }
+            if examined < EXAMINED_MAX {
+                let first = ((at - start) / PAGE_LEN as u64) as usize;
+                let data = chunk.iter().skip(first).take_while(|page| has_data(page)).count();
+                if first + data < CHUNK_PAGES as usize {
+                    return at.max(start + ((first + data) * PAGE_LEN) as u64);
+                }
+                examined += CHUNK_PAGES;
+            }
+            at = start + CHUNK_LEN;
+        }
+        at
+    }
+
+    /// Reserves a page for each hole in `octets`. If the heap ends between, those stay that it has. [`FsError::Busy`]: it has
+    /// reserved [`RESERVED_MAX`], and goes on when it is asked again.
+    pub(super) fn reserve(&mut self, space: &mut Space, octets: Range<u64>) -> Result<(), FsError> {
+        let page_len = PAGE_LEN as u64;
+        let pages = octets.start / page_len..octets.end.div_ceil(page_len);
+        if pages.end - pages.start > self.held_in(&pages) + space.free() {
+            return Err(FsError::NoSpace);
+        }
+        let (mut at, mut reserved) = (pages.start, 0);
+        while at < pages.end {
+            let index = at / CHUNK_PAGES;
+            let start = index * CHUNK_PAGES;
+            let (from, to) = ((at - start) as usize, (pages.end - start).min(CHUNK_PAGES) as usize);
+            let mut count = 0;
+            let ended = match self.chunks.get_mut(index) {
+                Some(chunk) => reserve_chunk(chunk, space, from..to, &mut count),
+                None => self.add_chunk(
+                    space,
+                    index,
+                    |chunk, space, count| reserve_chunk(chunk, space, from..to, count),
+                    &mut count,
+                )?,
+            };
+            self.count += count;
+            ended?;
+            at = start + to as u64;
+            reserved += count;
+            if reserved >= RESERVED_MAX && at < pages.end {
+                return Err(FsError::Busy);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many of these pages are no holes.
+    fn held_in(&self, pages: &Range<u64>) -> u64 {
+        let chunks = self.chunks.range(pages.start / CHUNK_PAGES..=(pages.end - 1) / CHUNK_PAGES);
+        let held = chunks.map(|(index, chunk)| {
+            let start = index * CHUNK_PAGES;
+            let first = pages.start.saturating_sub(start) as usize;
+            let last = (pages.end - start).min(CHUNK_PAGES) as usize;
+            chunk.iter().take(last).skip(first).flatten().count() as u64
+        });
+        held.sum()
+    }
+
+    /// Makes a hole of `octets`. Fails if a page is missing for the rest of the first or last one, and has done nothing then.
+    pub(super) fn release(&mut self, space: &mut Space, octets: Range<u64>) -> Result<(), FsError> {
+        let page_len = PAGE_LEN as u64;
+        let (first, last) = (octets.start / page_len, (octets.end - 1) / page_len);
+        let (from, to) = ((octets.start % page_len) as usize, (octets.end - last * page_len) as usize);
+        let mut whole = first + u64::from(from > 0)..last + u64::from(to == PAGE_LEN);
+        let mut rests = [None, None];
+        if from > 0 {
+            let end = if first == last { to } else { PAGE_LEN };
+            rests[0] = self.rest(space, first, from..end)?;
+        }
+        if to < PAGE_LEN && (first < last || from == 0) {
+            if self.page(last).is_some_and(|page| !page.is_empty() && page.len() <= to) {
+                // The file has no more of this page.
+                whole.end = last + 1;
+            } else {
+                rests[1] = self.rest(space, last, 0..to)?;
+            }
+        }
+        for (number, rest) in [first, last].into_iter().zip(rests) {
+            if let Some(rest) = rest
+                && let Some(chunk) = self.chunks.get_mut(number / CHUNK_PAGES)
+            {
+                chunk[(number % CHUNK_PAGES) as usize] = Some(rest);
+            }
+        }
+        if whole.start < whole.end {
+            self.remove(space, whole);
+        }
+        Ok(())
+    }
+
+    fn page(&self, number: u64) -> Option<&Shared> {
+        self.chunks.get(number / CHUNK_PAGES)?.get((number % CHUNK_PAGES) as usize)?.as_ref()
+    }
+
+    /// What is left of a page without these octets; `None`: it has none of them.
+    fn rest(&self, space: &mut Space, number: u64, octets: Range<usize>) -> Result<Option<Shared>, FsError> {
+        let page = self.page(number).filter(|page| octets.start < page.len());
+        page.map(|page| space.without(page, octets)).transpose()
+    }
+
+    /// Forgets pages.
+    fn remove(&mut self, space: &mut Space, pages: Range<u64>) {
+        let tree = self.chunks.heap_len();
+        let numbers = pages.start / CHUNK_PAGES..=(pages.end - 1) / CHUNK_PAGES;
+        let found: Vec<u64> = self.chunks.range(numbers).map(|(index, _)| index).collect();
+        let mut freed = 0;
+        for index in found {
+            let Some(chunk) = self.chunks.get_mut(index) else { continue };
+            let start = index * CHUNK_PAGES;
+            let from = (pages.start.saturating_sub(start) as usize).min(chunk.len());
+            let to = ((pages.end - start).min(CHUNK_PAGES) as usize).min(chunk.len());
+            freed += chunk[from..to.max(from)].iter_mut().filter_map(Option::take).count() as u64;
+            let before = chunk_len(chunk.capacity());
+            if chunk.iter().all(Option::is_none) {
+                self.chunks.remove(index);
+                space.heap.change(before, 0);
+            }
+        }
+        space.heap.change(tree, self.chunks.heap_len());
+        self.count -= freed;
+        space.release(freed);
     }
 
     /// Forgets what is at `len` and beyond.
@@ -234,6 +401,29 @@ fn write_chunk(
         at = start + to;
     }
     (at, Ok(()))
+}
+
+/// Whether a page was written, and not only reserved.
+fn has_data(page: &Option<Shared>) -> bool {
+    page.as_ref().is_some_and(|page| !page.is_empty())
+}
+
+/// Reserves these pages of a chunk, as far as they are holes, and counts them.
+fn reserve_chunk(
+    chunk: &mut Chunk,
+    space: &mut Space,
+    pages: Range<usize>,
+    count: &mut u64,
+) -> Result<(), FsError> {
+    grow(chunk, pages.end, space)?;
+    if chunk.len() < pages.end {
+        chunk.resize_with(pages.end, || None);
+    }
+    for page in chunk[pages].iter_mut().filter(|page| page.is_none()) {
+        *page = Some(space.reserved()?);
+        *count += 1;
+    }
+    Ok(())
 }
 
 /// Makes room for `pages` in a chunk.

@@ -7,6 +7,8 @@
 //! Files are in memory of this pool alone. Data that another reactor of a group placed, in memory of its own, is copied: kept
 //! where it is, it would use up that reactor's memory for Calls on their way.
 
+use std::ops::Range;
+
 use stag_memory::{Buf, Pool, Shared};
 use stag_vfs::FsError;
 
@@ -79,6 +81,12 @@ impl Space {
         self.pool.stored() < self.pool.stored_max()
     }
 
+    /// Whether a page has memory that nothing else refers to. One that is reserved only has none.
+    #[inline]
+    fn is_own(page: &Shared) -> bool {
+        page.is_unique() && !page.is_empty()
+    }
+
     /// A page of `len` octets to write a copy into.
     fn blank(&self, len: usize) -> Result<Buf, FsError> {
         let mut page = self.pool.take().ok_or(FsError::Busy)?;
@@ -117,12 +125,38 @@ impl Space {
         Ok(page)
     }
 
+    /// A page without octets, which counts and takes no memory: that is there for it when it is written.
+    pub(super) fn reserved(&mut self) -> Result<Shared, FsError> {
+        if self.held == self.limit {
+            return Err(FsError::NoSpace);
+        }
+        self.held += 1;
+        Ok(self.zeros.slice(..0))
+    }
+
+    /// A page that reads as `page` does, but for zeros at these octets. It takes the place of that one.
+    pub(super) fn without(&mut self, page: &Shared, octets: Range<usize>) -> Result<Shared, FsError> {
+        if octets.end >= page.len() {
+            return Ok(page.slice(..octets.start));
+        }
+        if !page.is_unique() && !self.has_page() {
+            return Err(FsError::Busy);
+        }
+        let mut copy = self.blank(page.len())?;
+        copy.copy_from_slice(page);
+        copy[octets].fill(0);
+        self.statistics.octets_copied += page.len() as u64;
+        let copy = copy.share();
+        copy.mark_stored();
+        Ok(copy)
+    }
+
     /// Puts all of `source`, `len` octets that are no fewer than the page has, in its place, if they lie in one page of the pool. The page
     /// that was there takes the place of that one.
     /// `false`: nothing happened, and [`Space::rewrite`] does it, or says what is missing.
     #[inline]
     pub(super) fn replace(&mut self, page: &mut Shared, len: usize, source: &mut Source<'_>) -> bool {
-        if len < page.len() || !(page.is_unique() || self.has_page()) {
+        if len < page.len() || !(Self::is_own(page) || self.has_page()) {
             return false;
         }
         let Some(placed) = source.take_only(len, &self.pool) else { return false };
@@ -142,7 +176,7 @@ impl Space {
         source: &mut Source<'_>,
     ) -> Result<(), FsError> {
         let len = page.len();
-        if !page.is_unique() && !self.has_page() {
+        if !Self::is_own(page) && !self.has_page() {
             return Err(FsError::Busy);
         }
         if to >= len

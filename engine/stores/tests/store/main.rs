@@ -13,6 +13,7 @@ mod procedures;
 mod races;
 mod runs;
 mod slow;
+mod space;
 mod surroundings;
 mod thin;
 mod transfers;

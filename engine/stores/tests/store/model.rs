@@ -1,11 +1,12 @@
 //! The stores against the simplest file system there can be.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::procedures::Start;
 use proptest::prelude::*;
 use stag_memory::Shared;
-use stag_vfs::{CreateMode, FsError, ObjectId, ObjectKind, Update, UserIdentity};
+use stag_vfs::{CreateMode, ExtentKind, FsError, ObjectId, ObjectKind, SpaceChange, Update, UserIdentity};
 
 use crate::lab::{Lab, NONE, PAGE};
 
@@ -164,6 +165,8 @@ enum Step {
     /// File, offset, length, and how the data comes: inline, or placed in pieces cut at this length.
     Write(usize, u64, usize, Option<usize>),
     Truncate(usize, u64),
+    /// File, offset, length, and whether space is reserved or given up.
+    Space(usize, u64, u64, SpaceChange),
     /// File, offset, count; the pieces are kept, to be compared at the end.
     Read(usize, u64, u32),
 }
@@ -194,6 +197,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (pick(), prop::sample::select(vec![0, 4096, 8192]), 1usize..4, Just(Some(2 * PAGE)))
             .prop_map(|(f, offset, pages, pieces)| Step::Write(f, offset, pages * PAGE, pieces)),
         2 => (pick(), place()).prop_map(|(f, len)| Step::Truncate(f, len)),
+        3 => (pick(), place(), 1u64..3 * PAGE as u64, any::<bool>()).prop_map(|(f, at, len, reserves)| {
+            Step::Space(f, at, len, if reserves { SpaceChange::Reserve } else { SpaceChange::Release })
+        }),
         4 => (pick(), place(), 0u32..5 * PAGE as u32).prop_map(|(f, at, len)| Step::Read(f, at, len)),
     ];
     prop::collection::vec(step, 1..60)
@@ -327,6 +333,19 @@ impl Pair {
                 self.lab.set(&root, object, Update { size: Some(len), ..NONE }).unwrap();
                 self.model.data(file).resize(len as usize, 0);
             }
+            Step::Space(pick, offset, len, change) => {
+                let Some((file, object)) = self.file(pick) else { return };
+                self.lab.store.change_space(&root, object, (offset, len), change, now).unwrap();
+                let data = self.model.data(file);
+                let end = (offset + len) as usize;
+                match change {
+                    SpaceChange::Reserve => data.resize(data.len().max(end), 0),
+                    SpaceChange::Release => {
+                        let end = end.min(data.len());
+                        data[(offset as usize).min(end)..end].fill(0);
+                    }
+                }
+            }
             Step::Read(pick, offset, count) => {
                 let Some((file, object)) = self.file(pick) else { return };
                 let (pieces, done) = self.lab.pieces(object, offset, count);
@@ -396,6 +415,20 @@ impl Pair {
         assert!(held_by_files >= pages, "{held_by_files} counted, {pages} in files");
     }
 
+    /// The holes of a file that has this size.
+    fn holes(&self, object: ObjectId, size: u64) -> Vec<Range<u64>> {
+        let seek = |at, kind| self.lab.store.seek(&UserIdentity::ROOT, object, at, kind).unwrap();
+        let (mut at, mut holes) = (0, Vec::new());
+        while at < size {
+            let hole = seek(at, ExtentKind::Hole).unwrap();
+            let data = if hole < size { seek(hole, ExtentKind::Data).unwrap_or(size) } else { size };
+            assert!(at <= hole && hole <= data && (hole < data || data == size), "{at} {hole} {data}");
+            holes.push(hole..data);
+            at = data;
+        }
+        holes
+    }
+
     fn finish(mut self) {
         // A READ goes on showing what it found, whatever was written since: never torn.
         for (pieces, expected) in self.held.drain(..) {
@@ -405,6 +438,9 @@ impl Pair {
             let len = self.model.data(file).len() as u32;
             let (octets, done) = self.lab.read(object, 0, len);
             assert!(octets == *self.model.data(file) && done.eof);
+            assert!(self.holes(object, octets.len() as u64).into_iter().all(|hole| {
+                octets[hole.start as usize..hole.end as usize].iter().all(|octet| *octet == 0)
+            }));
         }
         let used: u64 = self
             .objects
@@ -415,7 +451,12 @@ impl Pair {
             })
             .sum();
         let held = if self.lab.is_memory() { used / PAGE as u64 } else { 0 };
-        assert_eq!(self.lab.units() as u64, held, "files hold all that is held");
+        // Space that is reserved is taken when it is written.
+        assert!(self.lab.units() as u64 <= held, "files hold all that is held");
+        if self.lab.is_memory() {
+            let usage = self.lab.store.usage();
+            assert_eq!(usage.bytes_total - usage.bytes_free, used);
+        }
         // Deepest first, until nothing is left.
         while self.model.nodes.len() > 1 {
             let directories = self.model.directories();

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_vfs::{
-    Acl, Blocked, ChangeStep, CreateMode, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed,
-    ObjectId, ObjectStat, Progress, ReadDone, ReadStep, SetLists, Special, Stability, Store, StoreLimits,
-    StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, Volume, WriteData, WriteDone,
+    Acl, Blocked, ChangeStep, CreateMode, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
+    Listed, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, SetLists, SpaceChange, Special, Stability,
+    Store, StoreLimits, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, Volume, WriteData,
+    WriteDone,
 };
 
 pub(crate) struct Procedures {
@@ -394,6 +395,34 @@ impl Procedures {
                 WriteData::Placed(pieces) => WriteData::Placed(pieces),
             };
             volume.write(user, object, offset, data, stability, now)
+        })
+    }
+
+    /// Where data or a hole is.
+    pub(crate) fn seek(
+        &self,
+        user: &UserIdentity,
+        object: ObjectId,
+        offset: u64,
+        kind: ExtentKind,
+    ) -> Result<Option<u64>, FsError> {
+        self.read_step(|volume| {
+            let seen = volume.stat(object)?;
+            volume.seek(user, &seen, offset, kind)
+        })
+    }
+
+    pub(crate) fn change_space(
+        &mut self,
+        user: &UserIdentity,
+        object: ObjectId,
+        octets: (u64, u64),
+        change: SpaceChange,
+        now: Timestamp,
+    ) -> Result<(), FsError> {
+        self.change(|volume| {
+            let seen = volume.stat(object)?;
+            volume.change_space(user, &seen, octets, change, now)
         })
     }
 

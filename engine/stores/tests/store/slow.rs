@@ -4,16 +4,17 @@
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_stores::memory::MemoryStore;
 use stag_vfs::{
-    Blocked, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, Lists,
-    NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists,
-    Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData,
-    WriteDone,
+    Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
+    Listed, Lists, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
+    SetLists, SpaceChange, Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
+    UserIdentity, WriteData, WriteDone,
 };
 
 /// Questions whose answers are remembered.
@@ -275,6 +276,23 @@ impl Store for SlowStore {
         now: Timestamp,
     ) -> ChangeStep<()> {
         let done = self.memory.set_lists(user, seen, set, mode, now);
+        self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
+        self.ask("seek", seen.object, &offset.to_le_bytes())?;
+        self.memory.seek(seen, offset, kind)
+    }
+
+    fn change_space(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        octets: Range<u64>,
+        change: SpaceChange,
+        now: Timestamp,
+    ) -> ChangeStep<()> {
+        let done = self.memory.change_space(user, seen, octets, change, now);
         self.end(done, Vec::new(), |()| Finished::Changed)
     }
 

@@ -41,10 +41,15 @@ pub(super) struct Holders {
     clients: HashMap<ClientId, Holder>,
     /// At this number of clients, those that ended are looked for.
     sweep_at: usize,
+    /// Before this, none is looked for that could make room.
+    next_search: Duration,
 }
 
 /// Fewer clients are not worth a look.
 const SWEEP_LEN_MIN: usize = 64;
+
+/// How often clients are searched for one that makes room for others.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A client that holds something.
 struct Holder {
@@ -68,6 +73,7 @@ impl Holders {
             known,
             clients: HashMap::new(),
             sweep_at: SWEEP_LEN_MIN,
+            next_search: Duration::ZERO,
         }
     }
 }
@@ -148,6 +154,7 @@ impl Locking {
             let elsewhere = self.table.share_modes(request.file);
             match self.holders.opens.open(&OpenRequest { elsewhere, ..*request }) {
                 Err(OpenRefused::Conflict(Some(client))) if self.make_way(client, now) => {}
+                Err(OpenRefused::NoRoom(_)) if self.make_room(now) => {}
                 refused @ Err(_) => return refused,
                 Ok(grant) => {
                     let holder = || Holder {
@@ -204,6 +211,7 @@ impl Locking {
         loop {
             match self.table.lock(request) {
                 Err(LockRefused::Conflict) if self.frees_conflict(request, now) => {}
+                Err(LockRefused::NoRoom(_)) if self.make_room(now) => {}
                 outcome => return outcome,
             }
         }
@@ -233,8 +241,31 @@ impl Locking {
         true
     }
 
+    /// Makes room for others: without clients that ended elsewhere, or else without the one whose lease lapsed longest ago.
+    /// `false`: there is none, or none was there a moment ago.
+    #[cold]
+    fn make_room(&mut self, now: Duration) -> bool {
+        if now < self.holders.next_search {
+            return false;
+        }
+        let before = self.holders.clients.len();
+        self.free_ended(now);
+        if self.holders.clients.len() < before {
+            return true;
+        }
+        let term = self.config.lease_term;
+        let lapsed =
+            self.holders.clients.iter().filter(|(_, it)| it.lease.look(now, term) == LeaseStage::Courtesy);
+        let longest = lapsed.min_by_key(|(_, holder)| holder.lease.heard()).map(|(client, _)| *client);
+        if longest.is_some_and(|client| self.make_way(client, now)) {
+            return true;
+        }
+        self.holders.next_search = now + SEARCH_INTERVAL;
+        false
+    }
+
     /// Frees all that a client holds here.
-    fn free_client(&mut self, client: ClientId) {
+    pub(in crate::server) fn free_client(&mut self, client: ClientId) {
         self.holders.opens.free_client(client);
         if let Some(Holder { site, .. }) = self.holders.clients.remove(&client) {
             self.table.free_host(HostId { number: HostNumber::Client(client), site });
@@ -252,10 +283,14 @@ impl Locking {
         if self.holders.clients.len() < self.holders.sweep_at {
             return;
         }
+        self.free_ended(now);
+        self.holders.sweep_at = (2 * self.holders.clients.len()).max(SWEEP_LEN_MIN);
+    }
+
+    fn free_ended(&mut self, now: Duration) {
         let term = self.config.lease_term;
         let ended = self.holders.clients.iter().filter(|(_, holder)| holder.has_ended(now, term));
         let ended: Vec<ClientId> = ended.map(|(client, _)| *client).collect();
         ended.into_iter().for_each(|client| self.free_client(client));
-        self.holders.sweep_at = (2 * self.holders.clients.len()).max(SWEEP_LEN_MIN);
     }
 }

@@ -1,10 +1,13 @@
 //! Client hosts that have locks, had some, or may get some.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use stag_fabric::Peer;
 
 use stag_state::{HostId, HostNumber, HostSite};
+
+/// The first half of the sites of users of this machine.
+const USERS: u64 = 0x0100 << 48;
 
 /// Where a host is: names can be made up, this cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,9 +35,20 @@ impl Place {
             Place::Address(IpAddr::V4(address)) => address.to_ipv6_mapped().to_bits(),
             Place::Address(IpAddr::V6(address)) => address.to_bits() >> 64 << 64,
             // Addresses that no host has: 100::/64 (RFC 6666), and none.
-            Place::User(uid) => (0x0100 << 112) | u128::from(uid),
+            Place::User(uid) => u128::from(USERS) << 64 | u128::from(uid),
             Place::Unknown => 0,
         })
+    }
+
+    /// A site, as people write it: an address, of IPv6 its first half, or the user of this machine.
+    pub(super) fn shown(HostSite(site): HostSite) -> String {
+        let (prefix, rest) = ((site >> 64) as u64, site as u64);
+        match (Ipv6Addr::from_bits(site).to_canonical(), prefix, rest) {
+            (_, 0, 0) => "unknown".to_owned(),
+            (_, USERS, uid) => format!("uid {uid}"),
+            (IpAddr::V6(address), _, 0) => format!("{address}/64"),
+            (address, ..) => address.to_string(),
+        }
     }
 
     /// Where it can be called back.

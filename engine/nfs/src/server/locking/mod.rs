@@ -41,6 +41,11 @@ pub(super) fn site_of(peer: Option<&Peer>) -> HostSite {
     Place::of(peer).site()
 }
 
+/// A site, as people write it.
+pub(super) fn shown_site(site: HostSite) -> String {
+    Place::shown(site)
+}
+
 /// How long a lock is kept for a host that waited for it and does not say that it knows. Linux's client asks again
 /// every 30 seconds, whatever becomes of the Call to it.
 const GRANT_LIFE: Duration = Duration::from_secs(120);
@@ -241,6 +246,11 @@ impl Locking {
     /// The host of a client that is known, or an id that no host has.
     pub(super) fn find_host(&self, client: &Client<'_>) -> HostId {
         self.hosts.find(client.name, client.place).unwrap_or(UNKNOWN_HOST)
+    }
+
+    /// What a host of NLM calls itself.
+    pub(super) fn host_name(&self, id: HostId) -> Option<&[u8]> {
+        self.hosts.get(id).map(|host| &*host.name)
     }
 
     /// The host of a client; `None`: there are too many. `state` is the NSM state that it says.

@@ -33,6 +33,8 @@ pub(super) enum Ended {
 pub(in crate::server) struct Suspended {
     /// Arguments from the next operation on.
     arguments: Vec<u8>,
+    /// Octets that it is counted with.
+    counted: usize,
     /// Where they begin in the unreduced stream.
     position: u32,
     /// Operations among them.
@@ -229,8 +231,8 @@ pub(super) fn go_on<S: Store + ?Sized>(
     ready: WaitsFor,
     token: Token,
 ) -> Option<Box<Results>> {
-    let Suspended { arguments, position, left, reduced, data, asker, resume, standing } = suspended;
-    server.state.suspended -= arguments.len();
+    let Suspended { arguments, counted, position, left, reduced, data, asker, resume, standing } = suspended;
+    server.state.suspended -= counted;
     let store = server.exports.shares[ready.share].1.store_mut();
     let finished = store.finish(ready.ticket, server.pieces);
     let mut operations = Operations::resume(left, Reader::with_reduced_at(&arguments, position, &reduced));
@@ -292,6 +294,7 @@ fn run<'a, S: Store + ?Sized>(
                 }
             }
             Ok(operation) => match check_place(cursor, operation) {
+                Ok(()) if !may_wait(server, cursor, operations) => Err(Status4::Delay.into()),
                 Ok(()) => {
                     if has_effects(operation) {
                         cursor.results.note_effects();
@@ -318,6 +321,22 @@ fn run<'a, S: Store + ?Sized>(
             }
         }
     }
+}
+
+/// Octets that a COMPOUND keeps while it waits: what is left of its arguments, and its results so far.
+fn suspended_len<'a>(cursor: &Cursor<'_>, operations: &mut Operations<'a, Argument4<'a>>) -> usize {
+    operations.reader().remaining() + cursor.results.heap_len()
+}
+
+/// Whether a COMPOUND may wait: there is memory for what it keeps then. Asked before an operation begins, which may have to.
+#[inline]
+fn may_wait<'a, S: Store + ?Sized>(
+    server: &Server<'_, S>,
+    cursor: &Cursor<'_>,
+    operations: &mut Operations<'a, Argument4<'a>>,
+) -> bool {
+    let waiting = server.state.suspended;
+    waiting == 0 || waiting + suspended_len(cursor, operations) <= server.state.config.suspended_max
 }
 
 /// What follows from an operation's end; `None`: the next one.
@@ -542,12 +561,13 @@ fn end<'a, S: Store + ?Sized>(
     token: Token,
 ) -> Option<Box<Results>> {
     if let Ran::Waits(waits, resume) = ran {
-        let (left, reader) = (operations.left(), operations.reader());
-        let len = reader.remaining();
-        if server.state.suspended + len <= server.state.config.suspended_max || resume.is_some() {
-            server.state.suspended += len;
+        if may_wait(server, &cursor, operations) || resume.is_some() {
+            let counted = suspended_len(&cursor, operations);
+            server.state.suspended += counted;
+            let (left, reader) = (operations.left(), operations.reader());
             let suspended = Suspended {
                 arguments: reader.rest().to_vec(),
+                counted,
                 position: reader.unreduced_position() as u32,
                 left,
                 reduced: reader.reduced().to_vec(),

@@ -5,7 +5,8 @@ use stag_memory::Shared;
 use stag_state::open::ShareModes;
 use stag_state::stateid::{SpecialState, StateKind, StateName};
 use stag_vfs::{
-    Blocked, Finished, FsError, ObjectKind, Progress, ReadDone, Store, StoreVerifier, WriteData, WriteDone,
+    Blocked, ExtentKind, Finished, FsError, ObjectKind, Progress, ReadDone, SpaceChange, Store,
+    StoreVerifier, WriteData, WriteDone,
 };
 use stag_wire::nfs4::extended::{ContentKind, IoAdviseArguments, SeekArguments, SeekOk, SpaceArguments};
 use stag_wire::nfs4::files::{CommitArguments4, ReadArguments4, WriteArguments4, WriteOk4};
@@ -37,6 +38,8 @@ pub(super) enum Resume {
     Read(ResolvedHandle),
     Write(ResolvedHandle),
     Commit(ResolvedHandle),
+    /// ALLOCATE or DEALLOCATE.
+    Space(ResolvedHandle),
     /// OPEN.
     Open(Box<Opening<'static>>),
 }
@@ -54,15 +57,17 @@ pub(super) fn resume<S: Store + ?Sized>(
 ) -> Step {
     match (resume, finished) {
         (Resume::Open(opening), finished) => opens::resume(server, cursor, *opening, finished),
-        (Resume::Read(opened) | Resume::Write(opened) | Resume::Commit(opened), Err(error)) => {
-            Err(server.transfer_error(&opened, error))
-        }
+        (
+            Resume::Read(opened) | Resume::Write(opened) | Resume::Commit(opened) | Resume::Space(opened),
+            Err(error),
+        ) => Err(server.transfer_error(&opened, error)),
         (Resume::Read(_), Ok(Finished::Read(done))) => append_read(cursor, done, server.pieces),
         (Resume::Write(opened), Ok(Finished::Write(done))) => {
             let verifier = server.verifier(&opened);
             append_write(cursor, done, verifier)
         }
         (Resume::Commit(opened), Ok(_)) => append_verifier(cursor, server.verifier(&opened)),
+        (Resume::Space(opened), Ok(_)) => server.settle(&opened),
         (Resume::Read(_) | Resume::Write(_), Ok(_)) => Err(FsError::Fault.into()),
     }
 }
@@ -238,7 +243,7 @@ pub(super) fn commit<S: Store + ?Sized>(
     }
 }
 
-/// SEEK. No store tells holes, so a file is data up to its end, where the only hole is (RFC 7862 section 15.11.3).
+/// SEEK (RFC 7862 section 15.11.3): the end of a file is followed by a hole, so only data may be missing.
 pub(super) fn seek<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -246,39 +251,59 @@ pub(super) fn seek<S: Store + ?Sized>(
 ) -> Step {
     let opened = cursor.object_or(Status4::WrongType)?;
     server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::READ)?;
+    cursor.reserve(SEEK_LEN)?;
     let seen = opened.known(server.exports.stat(&opened))?;
     if seen.kind != ObjectKind::Regular {
         return Err(Status4::WrongType.into());
     }
-    if arguments.offset >= seen.size {
-        return Err(Status4::NxIo.into());
-    }
-    cursor.reserve(SEEK_LEN)?;
-    let offset = match arguments.what {
-        ContentKind::Data => arguments.offset,
-        ContentKind::Hole => seen.size,
+    let kind = match arguments.what {
+        ContentKind::Data => ExtentKind::Data,
+        ContentKind::Hole => ExtentKind::Hole,
     };
+    let volume = server.exports.volume(&opened);
+    let found = opened.known(volume.seek(&opened.caller, &seen, arguments.offset, kind))?;
+    let offset = found.unwrap_or(seen.size);
     cursor.results.value(&SeekOk { eof: offset >= seen.size, offset })?;
     Ok(())
 }
 
-/// No store reserves space or makes holes.
+/// ALLOCATE (RFC 7862 section 15.1.3).
 pub(super) fn allocate<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     arguments: &SpaceArguments,
 ) -> Step {
-    let opened = cursor.object_or(Status4::WrongType)?;
-    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::WRITE)?;
-    Err(Status4::NotSupp.into())
+    change_space(server, cursor, arguments, SpaceChange::Reserve)
 }
 
+/// DEALLOCATE (RFC 7862 section 15.4.3).
 pub(super) fn deallocate<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     arguments: &SpaceArguments,
 ) -> Step {
-    allocate(server, cursor, arguments)
+    change_space(server, cursor, arguments, SpaceChange::Release)
+}
+
+fn change_space<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    arguments: &SpaceArguments,
+    change: SpaceChange,
+) -> Step {
+    let opened = cursor.object_or(Status4::WrongType)?;
+    server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::WRITE)?;
+    if server.exports.is_read_only(&opened) {
+        return Err(Status4::RoFs.into());
+    }
+    let seen = opened.known(server.exports.stat(&opened))?;
+    check_is_regular(seen.kind)?;
+    let (octets, time) = ((arguments.offset, arguments.length), server.time);
+    let volume = server.exports.volume_mut(&opened);
+    match opened.known(volume.change_space(&opened.caller, &seen, octets, change, time))? {
+        Progress::Done(()) => server.settle(&opened),
+        Progress::Later(ticket) => Err(later(&opened, ticket, Resume::Space(opened))),
+    }
 }
 
 /// IO_ADVISE: no hint is followed, which is a good answer (RFC 7862 section 15.5.3).

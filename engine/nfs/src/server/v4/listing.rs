@@ -1,6 +1,6 @@
 //! READDIR: as many entries as the client's limits, and the room for results, hold.
 
-use stag_vfs::{ListStart, Listed, Store, is_dots};
+use stag_vfs::{Blocked, EntryName, ListStart, Listed, Store, is_dots};
 use stag_wire::nfs4::attributes::AttributeSet;
 use stag_wire::nfs4::directory::{DirectoryWriter, EntryRefused, ReaddirArguments4};
 use stag_wire::nfs4::{Status4, Verifier4};
@@ -167,6 +167,46 @@ fn list_node<S: Store + ?Sized>(
     })
 }
 
+/// Cookies from here on are of entries that an export has only because other exports lie in it. They come last: no store's cookie is
+/// one of these.
+const INNER_COOKIES: u64 = (1 << 63) - (1 << 20);
+
+/// What lies in a directory of an export because of other exports.
+#[derive(Default)]
+struct InnerEntries {
+    /// Where an entry leads to another export.
+    junctions: Vec<(Box<[u8]>, NodeIndex)>,
+    /// What the directory has no entry for.
+    added: Vec<(Box<[u8]>, NodeIndex)>,
+}
+
+impl<S: Store + ?Sized> Server<'_, S> {
+    fn inner_entries(
+        &self,
+        cursor: &Cursor<'_>,
+        opened: &ResolvedHandle,
+        seen: &stag_vfs::ObjectStat,
+    ) -> Step<InnerEntries> {
+        let mut inner = InnerEntries::default();
+        let Some(node) = self.node_at(opened)? else { return Ok(inner) };
+        for entry in self.state.pseudo.entries(&cursor.caller, node, 0) {
+            let at = EntryName { directory: seen, name: entry.name };
+            let is_there = match self.exports.volume(opened).store().entry(at) {
+                Ok(_) => true,
+                Err(Blocked::Fails(_)) => false,
+                Err(Blocked::Waits(ticket)) => return Err(Stop::Waits(opened.waits(ticket))),
+            };
+            let leads = (entry.name.into(), entry.node);
+            if !is_there {
+                inner.added.push(leads);
+            } else if self.state.pseudo.export(entry.node).is_some() {
+                inner.junctions.push(leads);
+            }
+        }
+        Ok(inner)
+    }
+}
+
 /// Lists a directory of an export.
 fn list_directory<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
@@ -186,7 +226,13 @@ fn list_directory<S: Store + ?Sized>(
     let start = ListStart { cookie: arguments.cookie.saturating_sub(COOKIE_SHIFT), attributes };
     let caller = cursor.caller.clone();
     let (server, time) = (&*server, server.time);
+    let inner = server.inner_entries(cursor, opened, &seen)?;
+    let added = arguments.cookie.checked_sub(INNER_COOKIES);
+    let added = added.and_then(|at| usize::try_from(at).ok()).filter(|at| *at < inner.added.len());
     write(server, cursor, arguments, Verifier4 { 0: verifier }, |entries| {
+        if let Some(last) = added {
+            return list_added(entries, &caller, &inner, last + 1);
+        }
         let listed = volume.list(&opened.caller, &seen, start, verifier, time, &mut |entry| {
             if is_dots(entry.name) {
                 return true;
@@ -194,8 +240,8 @@ fn list_directory<S: Store + ?Sized>(
             let Listed { object, name, cookie, .. } = entry;
             let cookie = cookie.wrapping_add(COOKIE_SHIFT);
             let shown = Shown { name, cookie, fileid: object.fileid };
-            if let Some(junction) = server.junction(opened, name) {
-                return entries.push_junction(&shown, &caller, junction).unwrap_or_else(|stop| {
+            if let Some((_, junction)) = inner.junctions.iter().find(|(other, _)| **other == *name) {
+                return entries.push_junction(&shown, &caller, *junction).unwrap_or_else(|stop| {
                     entries.failed = Some(stop);
                     false
                 });
@@ -207,6 +253,23 @@ fn list_directory<S: Store + ?Sized>(
                 None => entries.push(&shown, at, &numbered(object.fileid), &needs),
             }
         });
-        opened.known(listed)
+        Ok(opened.known(listed)? && list_added(entries, &caller, &inner, 0)?)
     })
+}
+
+/// Lists what a directory of an export has no entry for, from the entry number `first` on.
+fn list_added<S: Store + ?Sized>(
+    entries: &mut Entries<'_, '_, '_, '_, S>,
+    caller: &super::CallContext<'_>,
+    inner: &InnerEntries,
+    first: usize,
+) -> Step<bool> {
+    for (number, (name, node)) in inner.added.iter().enumerate().skip(first) {
+        let fileid = entries.server.state.pseudo.fileid(*node);
+        let shown = Shown { name, cookie: INNER_COOKIES + number as u64, fileid };
+        if !entries.push_junction(&shown, caller, *node)? {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }

@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use stag_memory::Shared;
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
-use stag_state::client::{ClientConfig, ClientId};
+use stag_state::client::{ClientConfig, ClientId, ClientTable};
 use stag_state::session::Session;
 use stag_state::slot::SlotClaim;
 use stag_vfs::{Blocked, Finished, FsError, ReadStep, Store, Timestamp};
@@ -65,7 +65,8 @@ pub struct Config4 {
     pub identity: Vec<u8>,
     /// Limits of clients and sessions.
     pub clients: ClientConfig,
-    /// Octets of arguments that COMPOUNDs keep which wait for a store: beyond them they are told to try again.
+    /// Octets of arguments and results that COMPOUNDs keep which wait for a store, at one reactor: beyond them clients are told to
+    /// try again.
     pub suspended_max: usize,
 }
 
@@ -107,7 +108,7 @@ struct State4 {
     pseudo: PseudoTree,
     /// Locks and shares of all versions, and whether they may be reclaimed.
     locking: SharedLocking,
-    /// Octets of arguments that suspended COMPOUNDs keep.
+    /// Octets of arguments and results that suspended COMPOUNDs keep.
     suspended: usize,
 }
 
@@ -298,6 +299,23 @@ impl<S: Store + ?Sized> Nfs4<S> {
         let state = State4 { config, sessions, pseudo, locking, suspended: 0 };
         let pieces = Vec::with_capacity(PIECES_MAX);
         Nfs4 { exports, time, state, pieces, spare: Vec::new(), answered: VecDeque::new() }
+    }
+
+    /// The clients, and how long their leases last.
+    pub(in crate::server) fn client_table(&self) -> (&ClientTable, Duration) {
+        (&self.state.sessions.clients, self.state.config.clients.lease_term)
+    }
+
+    /// Ends a client, and frees what it holds here.
+    pub(in crate::server) fn evict_client(&mut self, client: ClientId) -> bool {
+        let state = &mut self.state;
+        let is_known = state.sessions.clients.evict(client);
+        state.locking.borrow_mut().free_client(client);
+        state.free_ended();
+        if is_known {
+            state.sessions.publish(None);
+        }
+        is_known
     }
 
     #[expect(clippy::vec_box, reason = "see `spare`")]

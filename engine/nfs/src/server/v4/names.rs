@@ -1,6 +1,6 @@
 //! Operations that look names up: LOOKUP, LOOKUPP, SECINFO; and READLINK.
 
-use stag_vfs::{LINK_SPACE, ObjectKind, ObjectStat, Store, is_dots};
+use stag_vfs::{Blocked, FsError, LINK_SPACE, ObjectKind, ObjectStat, Store, is_dots};
 use stag_wire::nfs4::{Name4, Status4};
 
 use super::session::append_flavors;
@@ -44,11 +44,17 @@ impl<S: Store + ?Sized> Server<'_, S> {
         seen: &ObjectStat,
         name: &[u8],
     ) -> Step<At> {
-        if let Some(junction) = self.junction(opened, name) {
+        if let Some(junction) = self.junction(opened, name)? {
             return Ok(self.enter(&cursor.caller, junction)?);
         }
-        let found = opened.known(self.exports.volume(opened).lookup(&opened.caller, seen, name))?;
-        Ok(At::Object(ResolvedHandle { object: found.object, ..*opened }))
+        match self.exports.volume(opened).lookup(&opened.caller, seen, name) {
+            // The way to an export that lies in this one, which has no such directory.
+            Err(Blocked::Fails(FsError::NotFound)) => {
+                let node = self.node_at(opened)?.ok_or(Status4::NoEnt)?;
+                Ok(self.enter_named(&cursor.caller, node, name)?)
+            }
+            found => Ok(At::Object(ResolvedHandle { object: opened.known(found)?.object, ..*opened })),
+        }
     }
 }
 
@@ -81,7 +87,10 @@ pub(super) fn lookupp<S: Store + ?Sized>(
 ) -> Step {
     let at = cursor.at()?;
     let above = match at {
-        At::Pseudo(node) => server.state.pseudo.parent(node),
+        At::Pseudo(node) => match server.state.pseudo.parent(node) {
+            Some(above) => Some(server.enter(&cursor.caller, above)?),
+            None => None,
+        },
         At::Object(opened) => {
             let seen = server.stat(at)?;
             check_directory_or_symlink(&seen)?;
@@ -91,12 +100,11 @@ pub(super) fn lookupp<S: Store + ?Sized>(
                 cursor.go(At::Object(ResolvedHandle { object: found.object, ..opened }));
                 return Ok(());
             }
-            server.above_export(&opened)
+            server.above_export(&cursor.caller, &opened)?
         }
     };
     // Nothing is above the root of all.
-    let above = server.enter(&cursor.caller, above.ok_or(Status4::NoEnt)?)?;
-    cursor.go(above);
+    cursor.go(above.ok_or(Status4::NoEnt)?);
     Ok(())
 }
 

@@ -170,6 +170,9 @@ fn open_named<S: Store + ?Sized>(
         ObjectKind::Symlink => return Err(Status4::Symlink.into()),
         _ => return Err(Status4::NotDir.into()),
     }
+    if server.junction(&directory, name)?.is_some() {
+        return Err(Status4::IsDir.into());
+    }
     opening.directory = Some(DirectoryBefore::new(server.exports, &directory, &above));
     let volume = server.exports.volume(&directory);
     let found = match volume.lookup(&directory.caller, &above, name) {

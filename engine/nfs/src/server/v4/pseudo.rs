@@ -9,8 +9,12 @@
 //!
 //! It is a file system of its own, the same at all reactors and after each restart with the same exports: a directory's number
 //! comes from its path. A client that may use no export below a directory does not see the directory. An export of `/` is the root.
+//!
+//! Exports may lie in each other. Then a directory of the outer one stands in for a node, as far as the outer one has that
+//! directory: with exports `/a` and `/a/x/b`, the directory `x` of `/a` leads to `b`, whether it has such a name or not. If `/a` has
+//! no `x`, the node does.
 
-use stag_vfs::{DeviceId, ObjectId, ObjectKind, ObjectStat, Store, Timestamp};
+use stag_vfs::{Blocked, DeviceId, EntryName, ObjectId, ObjectKind, ObjectStat, ReadStep, Store, Timestamp};
 use stag_wire::nfs4::Status4;
 
 use super::super::{CallContext, ExportTable, ResolvedHandle};
@@ -42,6 +46,8 @@ struct Node {
 pub(super) struct PseudoTree {
     /// The first is the root.
     nodes: Vec<Node>,
+    /// Nodes in an export, each with the node where the innermost of these exports begins.
+    inner: Vec<(NodeIndex, NodeIndex)>,
 }
 
 /// The names of a path.
@@ -71,7 +77,7 @@ impl PseudoTree {
             export: None,
             fileid: 0xcbf2_9ce4_8422_2325,
         };
-        let mut tree = PseudoTree { nodes: vec![root] };
+        let mut tree = PseudoTree { nodes: vec![root], inner: Vec::new() };
         for export in exports {
             let mut at = Self::ROOT;
             for name in names(&export.path) {
@@ -79,7 +85,35 @@ impl PseudoTree {
             }
             tree.node_mut(at).export = Some(export);
         }
+        let all = (1..tree.nodes.len() as u32).map(NodeIndex);
+        tree.inner = all.filter_map(|node| Some((node, tree.outer(node)?))).collect();
         tree
+    }
+
+    /// The node where the export begins that a node lies in; not the one that begins there itself.
+    fn outer(&self, node: NodeIndex) -> Option<NodeIndex> {
+        let mut at = self.parent(node)?;
+        loop {
+            if self.node(at).export.is_some() {
+                return Some(at);
+            }
+            at = self.parent(at)?;
+        }
+    }
+
+    /// Nodes in the export that begins at `top`, but for those in exports inside of it.
+    fn inside(&self, top: NodeIndex) -> impl Iterator<Item = NodeIndex> {
+        self.inner.iter().filter(move |(_, outer)| *outer == top).map(|(node, _)| *node)
+    }
+
+    /// The names from one node down to another one, the last one first.
+    fn way(&self, top: NodeIndex, mut node: NodeIndex) -> Vec<&[u8]> {
+        let mut names = Vec::new();
+        while let Some(parent) = self.parent(node).filter(|_| node != top) {
+            names.push(&*self.node(node).name);
+            node = parent;
+        }
+        names
     }
 
     fn node(&self, node: NodeIndex) -> &Node {
@@ -220,23 +254,73 @@ impl<S: Store + ?Sized> Server<'_, S> {
         self.enter(asker, named)
     }
 
-    /// The node of a name in a directory of an export where another export begins. Only the root of an export is known by its
-    /// path, so exports are found directly below it.
-    pub(super) fn junction(&self, opened: &ResolvedHandle, name: &[u8]) -> Option<NodeIndex> {
-        let (export, volume) = &self.exports.shares[opened.share];
-        if volume.profile().root != opened.object {
-            return None;
+    /// What an export that begins at `top` has in the place of a node inside of it. `None`: it has nothing there.
+    fn in_export(&self, share: usize, top: NodeIndex, node: NodeIndex) -> ReadStep<Option<ObjectId>> {
+        let volume = &self.exports.shares[share].1;
+        let mut object = volume.profile().root;
+        for name in self.state.pseudo.way(top, node).into_iter().rev() {
+            let directory = volume.stat(object)?;
+            if directory.kind != ObjectKind::Directory {
+                return Ok(None);
+            }
+            match volume.store().entry(EntryName { directory: &directory, name }) {
+                Ok(found) => object = found.object,
+                Err(Blocked::Fails(_)) => return Ok(None),
+                Err(waits) => return Err(waits),
+            }
         }
-        let pseudo = &self.state.pseudo;
-        let node = pseudo.named(pseudo.node_of(export)?, name)?;
-        pseudo.node(node).export.is_some().then_some(node)
+        Ok(Some(object))
     }
 
-    /// The node that the root of an export is in; `None`: it is the root of all. Objects that are not the root of their export
-    /// are not asked for.
-    pub(super) fn above_export(&self, opened: &ResolvedHandle) -> Option<NodeIndex> {
-        let node = self.state.pseudo.node_of(&self.exports.shares[opened.share].0)?;
-        self.state.pseudo.parent(node)
+    /// The node that a directory of an export stands in for, if other exports lie in it.
+    pub(super) fn node_at(&self, opened: &ResolvedHandle) -> Step<Option<NodeIndex>> {
+        let pseudo = &self.state.pseudo;
+        if pseudo.inner.is_empty() {
+            return Ok(None);
+        }
+        let (export, volume) = &self.exports.shares[opened.share];
+        let Some(top) = pseudo.node_of(export) else { return Ok(None) };
+        if volume.profile().root == opened.object {
+            return Ok((!pseudo.node(top).children.is_empty()).then_some(top));
+        }
+        let has_more = |node: &NodeIndex| pseudo.node(*node).export.is_none();
+        for node in pseudo.inside(top).filter(has_more) {
+            if opened.known(self.in_export(opened.share, top, node))? == Some(opened.object) {
+                return Ok(Some(node));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The node of a name in a directory of an export where another export begins.
+    pub(super) fn junction(&self, opened: &ResolvedHandle, name: &[u8]) -> Step<Option<NodeIndex>> {
+        let pseudo = &self.state.pseudo;
+        let is_it = |(node, _): &(NodeIndex, NodeIndex)| {
+            let Node { name: other, export, .. } = pseudo.node(*node);
+            export.is_some() && **other == *name
+        };
+        // Most names are those of no export.
+        if !pseudo.inner.iter().any(is_it) {
+            return Ok(None);
+        }
+        let node = self.node_at(opened)?.and_then(|node| pseudo.named(node, name));
+        Ok(node.filter(|node| pseudo.export(*node).is_some()))
+    }
+
+    /// What is above the root of an export: a directory of the export that it lies in, or a node. `None`: nothing, it is the root of
+    /// all. Objects that are not the root of their export are not asked for.
+    pub(super) fn above_export(&self, asker: &CallContext<'_>, opened: &ResolvedHandle) -> Step<Option<At>> {
+        let pseudo = &self.state.pseudo;
+        let node = pseudo.node_of(&self.exports.shares[opened.share].0);
+        let Some(parent) = node.and_then(|node| pseudo.parent(node)) else { return Ok(None) };
+        let outer = node.and_then(|node| pseudo.outer(node));
+        if let Some(top) = outer.filter(|top| *top != parent)
+            && let At::Object(root) = self.enter(asker, top)?
+            && let Some(object) = root.known(self.in_export(root.share, top, parent))?
+        {
+            return Ok(Some(At::Object(ResolvedHandle { object, ..root })));
+        }
+        Ok(Some(self.enter(asker, parent)?))
     }
 
     /// The mounted_on_fileid of an object: of the root of an export the number of the node that it covers.
@@ -309,6 +393,22 @@ mod tests {
         assert_eq!(tree.parent(PseudoTree::ROOT), None);
         assert_eq!(tree.find(tree.fileid(srv)), Some(srv));
         assert_eq!(tree.find(1), None);
+    }
+
+    #[test]
+    fn exports_lie_in_each_other() {
+        let tree = PseudoTree::of(["/a", "/a/x/b", "/a/c", "/a/c/d", "/e"].map(Export::new));
+        let node =
+            |path: &str| names(path).try_fold(PseudoTree::ROOT, |at, name| tree.named(at, name)).unwrap();
+        let outer = |path: &str| tree.outer(node(path));
+        assert_eq!(["/a", "/e"].map(outer), [None; 2]);
+        assert_eq!(["/a/x", "/a/x/b", "/a/c"].map(outer), [Some(node("/a")); 3]);
+        assert_eq!(outer("/a/c/d"), Some(node("/a/c")));
+        let mut inside: Vec<_> = tree.inside(node("/a")).collect();
+        inside.sort_by_key(|node| node.0);
+        assert_eq!(inside, ["/a/x", "/a/x/b", "/a/c"].map(node));
+        assert_eq!(tree.way(node("/a"), node("/a/x/b")), [b"b", b"x"]);
+        assert!(tree.way(node("/a"), node("/a")).is_empty());
     }
 
     #[test]

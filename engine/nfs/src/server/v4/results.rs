@@ -21,7 +21,8 @@ pub(super) const REPLY_HEADER_LEN: usize = 24;
 /// Octets that an operation has before its fields: number and status.
 const OPERATION_LEN: usize = 8;
 
-/// DDP-eligible items of one reply that may go by chunk: what a [`Writer`] can leave out. Further ones are inline.
+/// DDP-eligible items of one reply that may go by chunk: what a [`Writer`] can leave out. Further ones are inline. More than eight would
+/// cost each message of every protocol the places for them, and no client is known that sends more READs in a COMPOUND than one.
 pub(super) const ELIGIBLE_RESULTS: u8 = stag_wire::xdr::REDUCED_MAX as u8;
 
 /// An item that is DDP-eligible: it has its place in the octets, where its length word is to stand.
@@ -130,6 +131,11 @@ impl Results {
     /// Octets of all, items included.
     pub(in crate::server) fn total_len(&self) -> usize {
         self.len + self.items_len
+    }
+
+    /// Octets of the heap that they take.
+    pub(in crate::server) fn heap_len(&self) -> usize {
+        self.octets.capacity() + self.texts.capacity()
     }
 
     /// Octets that may follow.

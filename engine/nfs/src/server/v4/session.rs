@@ -3,6 +3,7 @@
 //! One reactor, the registrar, has the clients. Sessions are found by any reactor.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -28,12 +29,28 @@ use crate::server::locking::site_of;
 
 /// The sessions of all reactors of a server.
 #[derive(Clone, Debug, Default)]
-pub struct SharedSessions(Arc<Mutex<HashMap<SessionKey, Arc<Session>>>>);
+pub struct SharedSessions(Arc<SessionRegistry>);
+
+#[derive(Debug, Default)]
+struct SessionRegistry {
+    sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    /// Grows when sessions end: each reactor lets go of them then.
+    endings: AtomicU64,
+}
 
 impl SharedSessions {
     fn with<R>(&self, look: impl FnOnce(&mut HashMap<SessionKey, Arc<Session>>) -> R) -> R {
         // A panic of another holder leaves a whole map behind.
-        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn endings(&self) -> u64 {
+        // Relaxed: the map has a lock of its own, and a reactor that sees the number late lets go late.
+        self.0.endings.load(Ordering::Relaxed)
+    }
+
+    fn note_endings(&self) {
+        self.0.endings.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -46,15 +63,12 @@ pub(super) struct Sessions {
     last: Option<Arc<Session>>,
     /// Those that were used here.
     known: HashMap<SessionKey, Arc<Session>>,
-    /// From this number on, sessions that ended are removed.
-    sweep_at: usize,
+    /// [`SharedSessions::endings`] when those that ended were last removed.
+    endings: u64,
     /// When clients that were not confirmed in time are looked for.
     next_sweep: Duration,
     lease_term: Duration,
 }
-
-/// Fewer sessions are not worth a look.
-const SWEEP_LEN_MIN: usize = 64;
 
 impl Sessions {
     pub(super) fn new(config: &Config4, shared: SharedSessions) -> Sessions {
@@ -64,15 +78,18 @@ impl Sessions {
             shared,
             last: None,
             known: HashMap::new(),
-            sweep_at: SWEEP_LEN_MIN,
+            endings: 0,
             next_sweep: Duration::ZERO,
             lease_term: config.clients.lease_term,
         }
     }
 
-    /// Forgets clients that were not confirmed in time, if some may be due.
+    /// Lets go of sessions that ended, and forgets clients that were not confirmed in time, if some may be due.
     #[inline]
     pub(super) fn sweep(&mut self, now: Duration) {
+        if self.endings != self.shared.endings() {
+            self.let_go();
+        }
         if now >= self.next_sweep {
             self.next_sweep = now + self.lease_term;
             self.clients.sweep(now);
@@ -81,7 +98,17 @@ impl Sessions {
 
     /// When [`Sessions::sweep`] has something to do.
     pub(super) fn next_sweep(&self) -> Option<Duration> {
-        self.clients.has_unconfirmed().then_some(self.next_sweep)
+        // One that sleeps lets go of sessions, too.
+        (self.clients.has_unconfirmed() || !self.known.is_empty()).then_some(self.next_sweep)
+    }
+
+    /// Lets go of sessions that ended: what they keep is no longer counted.
+    #[cold]
+    fn let_go(&mut self) {
+        self.endings = self.shared.endings();
+        let known = &mut self.known;
+        self.shared.with(|sessions| known.retain(|key, _| sessions.contains_key(key)));
+        self.last = self.last.take().filter(|session| self.known.contains_key(&session.key()));
     }
 
     /// Finds a session.
@@ -98,11 +125,6 @@ impl Sessions {
             return Some(Arc::clone(known));
         }
         let found = self.shared.with(|sessions| sessions.get(&key).cloned())?;
-        if self.known.len() >= self.sweep_at {
-            // Those that ended where this reactor is not told of it.
-            self.shared.with(|sessions| self.known.retain(|key, _| sessions.contains_key(key)));
-            self.sweep_at = (2 * self.known.len()).max(SWEEP_LEN_MIN);
-        }
         self.known.insert(key, Arc::clone(&found));
         Some(found)
     }
@@ -114,7 +136,7 @@ impl Sessions {
     }
 
     /// Tells all reactors of the sessions that there are, after one was made or ended.
-    fn publish(&mut self, made: Option<SessionKey>) {
+    pub(super) fn publish(&mut self, made: Option<SessionKey>) {
         let clients = &self.clients;
         let have_ended = self.shared.with(|sessions| {
             if let Some(key) = made
@@ -129,8 +151,8 @@ impl Sessions {
             have_ended
         });
         if have_ended {
-            self.known.retain(|key, _| clients.session(*key).is_some());
-            self.last = self.last.take().filter(|session| clients.session(session.key()).is_some());
+            self.shared.note_endings();
+            self.let_go();
         }
     }
 }
@@ -175,6 +197,7 @@ pub(super) fn exchange_id<S: Store + ?Sized>(
         principal: principal(&cursor.caller),
         site: site_of(cursor.caller.peer),
         is_update: arguments.flags & exchange_flag::UPDATE_CONFIRMED != 0,
+        minor_version: cursor.minor,
     };
     let State4 { sessions, locking, .. } = &mut *server.state;
     let has_state = |client| locking.borrow().opens().has_state(client);

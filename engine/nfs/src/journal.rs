@@ -1,0 +1,144 @@
+//! Writes what must survive a restart into a file, on a thread of its own: no reactor waits for the disk.
+
+use std::collections::VecDeque;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// The thread, and what it has to write. It ends when this is dropped, with everything written.
+#[derive(Debug)]
+pub(crate) struct JournalWriter<E> {
+    desk: Arc<JournalDesk<E>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Between the reactors and the thread.
+#[derive(Debug)]
+struct JournalDesk<E> {
+    next: Mutex<NextEntries<E>>,
+    has_news: Condvar,
+    /// The number of the last entry that is on disk.
+    written: AtomicU64,
+}
+
+#[derive(Debug)]
+struct NextEntries<E> {
+    entries: VecDeque<E>,
+    /// The number of the last of them. The first that was ever given is 1.
+    last: u64,
+    is_closed: bool,
+}
+
+impl<E: Send + 'static> JournalWriter<E> {
+    /// Starts the thread. `write` gets the entries that were given meanwhile, the oldest first, and warns if it fails.
+    pub(crate) fn start(
+        name: &str,
+        mut write: impl FnMut(VecDeque<E>) + Send + 'static,
+    ) -> io::Result<JournalWriter<E>> {
+        let next = NextEntries { entries: VecDeque::new(), last: 0, is_closed: false };
+        let desk =
+            JournalDesk { next: Mutex::new(next), has_news: Condvar::new(), written: AtomicU64::new(0) };
+        let desk = Arc::new(desk);
+        let theirs = Arc::clone(&desk);
+        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+            while let Some((entries, last)) = theirs.take() {
+                write(entries);
+                theirs.written.store(last, Ordering::Release);
+            }
+        })?;
+        Ok(JournalWriter { desk, thread: Some(thread) })
+    }
+
+    /// Gives an entry to the thread, and takes back those that wait and that it replaces. Returns its number.
+    pub(crate) fn push(&self, entry: E, replaces: impl Fn(&E) -> bool) -> u64 {
+        let mut next = self.desk.next();
+        next.entries.retain(|earlier| !replaces(earlier));
+        next.entries.push_back(entry);
+        next.last += 1;
+        let number = next.last;
+        drop(next);
+        self.desk.has_news.notify_one();
+        number
+    }
+
+    /// The number of the last entry that is on disk.
+    pub(crate) fn written(&self) -> u64 {
+        self.desk.written.load(Ordering::Acquire)
+    }
+}
+
+impl<E> JournalDesk<E> {
+    /// Held for a moment only, by either side.
+    fn next(&self) -> MutexGuard<'_, NextEntries<E>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The entries to write, and the number of the last one; waits for them. `None`: nothing more will come.
+    fn take(&self) -> Option<(VecDeque<E>, u64)> {
+        let wants = |next: &mut NextEntries<E>| next.entries.is_empty() && !next.is_closed;
+        let next = self.has_news.wait_while(self.next(), wants);
+        let mut next = next.unwrap_or_else(PoisonError::into_inner);
+        let entries = std::mem::take(&mut next.entries);
+        (!entries.is_empty()).then_some((entries, next.last))
+    }
+}
+
+impl<E> Drop for JournalWriter<E> {
+    fn drop(&mut self) {
+        self.desk.next().is_closed = true;
+        self.desk.has_news.notify_one();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Puts a file with this text in the place of the one at `path`, on disk. Returns it, to append to.
+pub(crate) fn replace(path: &Path, text: &str) -> io::Result<File> {
+    let new = path.with_extension("new");
+    // Whatever umask is.
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&new, path)?;
+    // The name is on disk when the directory is.
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
+    Ok(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_written_in_order_and_replaced_while_they_wait() {
+        let (gate, opens) = channel::<()>();
+        let (tell, told) = channel();
+        let journal = JournalWriter::start("journal-test", move |entries| {
+            opens.recv().unwrap();
+            tell.send(Vec::from(entries)).unwrap();
+        });
+        let journal = journal.unwrap();
+        assert_eq!((journal.push(1, |_| false), journal.written()), (1, 0));
+        gate.send(()).unwrap();
+        assert_eq!(told.recv(), Ok(vec![1]));
+        // The thread is at the first of these, or waits for it; the others wait.
+        assert_eq!(journal.push(2, |_| false), 2);
+        gate.send(()).unwrap();
+        assert_eq!(told.recv(), Ok(vec![2]));
+        let numbers = [3, 4, 5].map(|entry| journal.push(entry, |earlier| *earlier == 4));
+        assert_eq!(numbers, [3, 4, 5]);
+        gate.send(()).unwrap();
+        gate.send(()).unwrap();
+        drop(journal);
+        let rest: Vec<i32> = told.iter().flatten().collect();
+        assert!(rest == [3, 5] || rest == [3, 4, 5], "{rest:?}: what is being written is not taken back");
+    }
+}
