@@ -10,12 +10,13 @@
 //! step blocks.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_memory::Shared;
 
-use crate::acl::{Lists, SetLists};
+use crate::acl::{Acl, SetLists};
 use crate::error::FsError;
 use crate::identity::UserIdentity;
 use crate::policy;
@@ -394,10 +395,16 @@ pub trait Store: Any {
         now: Timestamp,
     ) -> ReadStep<&'a [u8]>;
 
-    /// The access control lists of an object beside its mode.
-    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
-        let _ = object;
-        Ok(Lists::default())
+    /// The access control list of an object that was `seen` so. `None`: its mode says all.
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let _ = seen;
+        Ok(None)
+    }
+
+    /// The list that new objects in a directory inherit. `None`: it has none, or is no directory.
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let _ = directory;
+        Ok(None)
     }
 
     /// Whether an exclusive CREATE with this verifier made the file, and it is as it was made.
@@ -453,7 +460,7 @@ pub trait Store: Any {
         now: Timestamp,
     ) -> ChangeStep<()>;
 
-    /// Sets access control lists, and the mode that goes with them.
+    /// Sets access control lists, and the mode that goes with them. Does all of it, or fails and changes no list.
     fn set_lists(
         &mut self,
         user: &UserIdentity,

@@ -26,12 +26,14 @@
 //! - **2048 levels** of directories: deeper objects are `NFS3ERR_NAMETOOLONG`.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and creates
 //!   objects as the caller: the kernel sets owner and group, and has the last word where names are made, changed and
-//!   removed. A server that is not root acts as its own user for every caller. POSIX access control lists can only refuse
-//!   more; a server that runs as root ignores what they permit beyond the mode.
+//!   removed. A server that is not root acts as its own user for every caller.
+//! - **POSIX access control lists** decide as they do in the kernel, are set as the caller, and are inherited as the kernel does
+//!   (`acl.rs`). Where the file system has none, only what a mode can say is set.
 //! - **Local processes may change names at any moment**, also between two system calls of one Call. So nothing is given
 //!   away, changed or removed by a name that may have been exchanged: see `making.rs` for new objects; everything else
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
+mod acl;
 mod admission;
 mod changes;
 mod config;
@@ -58,9 +60,11 @@ mod unsynced;
 mod verifier;
 mod writing;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Gid;
@@ -69,8 +73,8 @@ use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, NewAttributes,
-    NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, Stability, Store, StoreLimits,
+    Acl, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, NewAttributes,
+    NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists, Stability, Store, StoreLimits,
     StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone,
     policy,
 };
@@ -131,6 +135,8 @@ pub struct DirectoryStore {
     /// What files are, of which transfers are admitted. Empty but for that time.
     asked: Seen,
     limits: StoreLimits,
+    /// Whether the file system has access control lists.
+    keeps_lists: bool,
     /// When it was last seen whether the files are in memory.
     memory_checked: Option<Duration>,
     /// Whether that may change.
@@ -176,6 +182,7 @@ impl DirectoryStore {
         let looked = tree.path_fd(ROOT).map_err(|_| failed(Errno::AGAIN))?;
         let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
         let limits = limits::of(&looked);
+        let keeps_lists = acl::has_lists(looked.as_fd());
         let uid = rustix::process::geteuid();
         let own = (!uid.is_root()).then(|| {
             let groups = rustix::process::getgroups().unwrap_or_default();
@@ -209,6 +216,7 @@ impl DirectoryStore {
             finished_for: 0,
             asked: Seen::new(),
             limits,
+            keeps_lists,
             memory_checked: None,
             is_memory_kind: kernel::is_memory_kind(&*looked),
             wake: None,
@@ -303,6 +311,7 @@ impl Store for DirectoryStore {
                 reads_take_memory: true,
                 admits_transfers: true,
                 finishes_transfers_later: true,
+                keeps_lists: self.keeps_lists,
                 is_at_every_reactor: true,
                 ..Capabilities::default()
             },
@@ -409,6 +418,22 @@ impl Store for DirectoryStore {
         Ok(&space[..len])
     }
 
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        if !self.keeps_lists {
+            return Ok(None);
+        }
+        let found = self.tree.borrow_mut().access_acl(seen.object, seen.ctime);
+        Ok(self.settle(found)?.map(|acl| Cow::Owned(Arc::unwrap_or_clone(acl))))
+    }
+
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        if !self.keeps_lists {
+            return Ok(None);
+        }
+        let found = self.tree.borrow_mut().default_acl(directory);
+        Ok(self.settle(found)?.map(|acl| Cow::Owned(Arc::unwrap_or_clone(acl))))
+    }
+
     fn update(&mut self, _: &UserIdentity, seen: &ObjectStat, set: &Update, _: Timestamp) -> ChangeStep<()> {
         let mut seen = *seen;
         if self.transfers.has_asked() {
@@ -462,6 +487,19 @@ impl Store for DirectoryStore {
     ) -> ChangeStep<()> {
         self.admit();
         self.change_name(user, from, to, seen)
+    }
+
+    fn set_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+        // The kernel sets the mode with the access list.
+        _: Option<u32>,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        self.admit();
+        self.change_lists(user, seen, set)
     }
 
     fn read(

@@ -6,11 +6,11 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use stag_vfs::{
     Blocked, ChangeStep, EntryName, Finished, FsError, NewAttributes, NewObject, ObjectId, ObjectKind,
-    ObjectStat, Progress, ReadStep, RenameSeen, Ticket, Update, UserIdentity,
+    ObjectStat, Progress, ReadStep, RenameSeen, SetLists, Ticket, Update, UserIdentity,
 };
 
 use super::DirectoryStore;
-use super::changes::{Change, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget};
+use super::changes::{Change, ChangeLists, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget};
 use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
 use super::kernel::{Answer, Answers, Question, REFUSED};
 use super::making::{Make, NewKind};
@@ -326,6 +326,27 @@ impl DirectoryStore {
         let job = Set { seen: *seen, set: *set, look, file, target };
         let touched = [seen.object].into_iter().collect();
         self.change_quietly(Change::Update(job), Note::Set, touched)
+    }
+
+    /// Sets access control lists.
+    pub(super) fn change_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+    ) -> ChangeStep<()> {
+        let prepared = {
+            let tree = &mut *self.tree.borrow_mut();
+            (|| {
+                let index = tree.find(seen.object)?;
+                let target = self.target(tree, index)?;
+                Ok((tree.file_for_acl(index)?, target))
+            })()
+        };
+        let (file, target) = self.settle(prepared)?;
+        let lists = ChangeLists { user: *user, set: set.clone(), file, target };
+        let touched = [seen.object].into_iter().collect();
+        self.change_quietly(Change::Lists(lists), Note::Set, touched)
     }
 
     /// Whether the files are read-only, as far as that is known at once.

@@ -62,7 +62,7 @@ pub(super) fn numbered(fileid: u64) -> ObjectStat {
         atime: Timestamp::default(),
         mtime: Timestamp::default(),
         ctime: Timestamp::default(),
-        has_list: false,
+        may_have_acl: false,
         born: None,
         change: 0,
     }
@@ -413,7 +413,7 @@ mod tests {
             atime: at(-1, 1),
             mtime: at(20, 2),
             ctime: at(30, 999_999_999),
-            has_list: false,
+            may_have_acl: false,
             born: Some(at(10, 4)),
             change: 0x1234_5678_9abc,
         }

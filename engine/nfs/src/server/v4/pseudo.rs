@@ -173,7 +173,7 @@ impl PseudoTree {
             atime: time,
             mtime: time,
             ctime: time,
-            has_list: false,
+            may_have_acl: false,
             born: None,
             // It changes only with the exports, and those with a restart.
             change: children.iter().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
