@@ -265,29 +265,14 @@ mod tests {
     use super::*;
     use crate::acl::{AclEntry, kind};
     use crate::store::Blocked;
-    use crate::types::{DeviceId, ObjectId};
+    use crate::types::ObjectId;
 
     const OWNER: u32 = 10;
     const OWNING_GROUP: u32 = 20;
 
     fn seen(kind: ObjectKind, mode: u32) -> ObjectStat {
-        ObjectStat {
-            object: ObjectId { fileid: 1, generation: 1 },
-            kind,
-            mode,
-            nlink: 1,
-            uid: OWNER,
-            gid: OWNING_GROUP,
-            size: 100,
-            used: 0,
-            device: DeviceId::default(),
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            may_have_acl: false,
-            born: None,
-            change: 0,
-        }
+        let object = ObjectId { fileid: 1, generation: 1 };
+        ObjectStat { uid: OWNER, gid: OWNING_GROUP, size: 100, ..ObjectStat::new(object, kind, mode) }
     }
 
     /// The superuser, the owner, a member of the group, and another.
@@ -424,7 +409,14 @@ mod tests {
             ("a directory that inherits", owner, inheriting, directory, NONE, (OWNER, OWNING_GROUP, 0o2755)),
             ("root gives away", root, plain, file, asked(Some(3), Some(4), None), (3, 4, 0o644)),
             ("others do not", member, plain, file, asked(Some(3), Some(4), None), (11, 99, 0o644)),
-            ("a group of one's own", member, plain, file, asked(None, Some(OWNING_GROUP), None), (11, OWNING_GROUP, 0o644)),
+            (
+                "a group of one's own",
+                member,
+                plain,
+                file,
+                asked(None, Some(OWNING_GROUP), None),
+                (11, OWNING_GROUP, 0o644),
+            ),
             ("set-gid, of a member", member, plain, file, asked(None, None, Some(0o2755)), (11, 99, 0o2755)),
             (
                 "set-gid, of an outsider",
@@ -440,7 +432,8 @@ mod tests {
         }
         // A store that can give nothing away.
         let made =
-            new_attributes(&member, &plain, file, &asked(None, Some(OWNING_GROUP), None), 1 << 40, false).unwrap();
+            new_attributes(&member, &plain, file, &asked(None, Some(OWNING_GROUP), None), 1 << 40, false)
+                .unwrap();
         assert_eq!((made.gid, made.has_asked_gid), (99, true));
         let of_none = asked(None, Some(INVALID_ID), None);
         assert_eq!(new_attributes(&root, &plain, file, &of_none, 9, true).err(), INVALID);
@@ -525,6 +518,11 @@ mod tests {
         }
         let file = seen(ObjectKind::Regular, 0o604).guarded();
         assert!(!allows(&granted, &file, Some(&named(0)), permission::WRITE));
-        assert!(allows(&granted, &seen(ObjectKind::Regular, 0o664).guarded(), Some(&named(6)), permission::WRITE));
+        assert!(allows(
+            &granted,
+            &seen(ObjectKind::Regular, 0o664).guarded(),
+            Some(&named(6)),
+            permission::WRITE
+        ));
     }
 }

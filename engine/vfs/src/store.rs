@@ -19,6 +19,7 @@ use stag_memory::Shared;
 use crate::acl::{Acl, SetLists};
 use crate::error::FsError;
 use crate::identity::UserIdentity;
+use crate::name::{NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::policy;
 use crate::types::{
     DeviceId, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, TimeUpdate, Timestamp, Update,
@@ -229,6 +230,9 @@ pub struct EntryName<'a> {
 /// Room for what a symbolic link holds.
 pub const LINK_SPACE: usize = 4096;
 
+/// Directories between an object and the root, at most, where a store does not say how many.
+const DEPTH_MAX: usize = 4096;
+
 /// Where and how a listing starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStart {
@@ -251,8 +255,8 @@ pub struct Listed<'a> {
     pub attributes: Option<ObjectStat>,
 }
 
-/// Space and objects of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Space and objects of a store. All 0: it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes for data in all.
     pub bytes_total: u64,
@@ -275,6 +279,18 @@ pub struct StoreLimits {
     pub name_len_max: u32,
     /// The longest path of a symbolic link, in bytes.
     pub path_len_max: u32,
+}
+
+impl Default for StoreLimits {
+    /// What the protocols can say, and no hard links.
+    fn default() -> StoreLimits {
+        StoreLimits {
+            file_len_max: i64::MAX as u64,
+            links_max: 1,
+            name_len_max: NAME_LEN_MAX,
+            path_len_max: PATH_LEN_MAX,
+        }
+    }
 }
 
 /// What a store does beyond the least. All `false`: the least.
@@ -315,12 +331,24 @@ pub struct StoreProfile {
     pub can: Capabilities,
 }
 
+impl StoreProfile {
+    /// A store that does the least, whose files are its own.
+    #[must_use]
+    pub fn new(fsid: u64, root: ObjectId) -> StoreProfile {
+        let (limits, can) = (StoreLimits::default(), Capabilities::default());
+        StoreProfile { fsid, volume: fsid, root, limits, acts_as: None, can }
+    }
+}
+
 /// A file system.
 ///
 /// It knows objects, names and data, and no permissions: [`Volume`](crate::Volume) asks first, and hands down what it saw. A
 /// store whose files others change too compares that, or acts as the `user`, for whom everything is done. A store whose files
 /// are the kernel's takes several system calls for one step: if a later one fails it takes the earlier ones back, as far as
 /// the kernel lets it. [`Store::write`] may write a part, and says how much. `now` is the wall clock.
+///
+/// A store has to say what it is, what its objects are and are named, and what is in files. All else has a default: of a store that
+/// nothing can change.
 ///
 /// It is `Any`, so that a program that made a store can find its own kind again.
 pub trait Store: Any {
@@ -338,11 +366,15 @@ pub trait Store: Any {
         Ok(())
     }
 
-    /// Changes whenever data that was written and not committed may have been lost.
-    fn write_verifier(&self) -> StoreVerifier;
+    /// Changes whenever data that was written and not committed may have been lost. A store that commits each WRITE needs none.
+    fn write_verifier(&self) -> StoreVerifier {
+        StoreVerifier::default()
+    }
 
     /// Space and objects now.
-    fn usage(&self) -> ReadStep<Usage>;
+    fn usage(&self) -> ReadStep<Usage> {
+        Ok(Usage::default())
+    }
 
     /// What an object is.
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat>;
@@ -369,11 +401,24 @@ pub trait Store: Any {
         false
     }
 
-    /// The object of a name, or of `..`.
+    /// The object of a name, or of `..`: the directory above, and of the root itself.
     fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat>;
 
     /// Whether a directory is `other`, or lies in it.
-    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool>;
+    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
+        let mut at = self.stat(directory)?;
+        for _ in 0..DEPTH_MAX {
+            if at.object == other {
+                return Ok(true);
+            }
+            let above = self.entry(EntryName { directory: &at, name: b".." })?;
+            if above.object == at.object {
+                return Ok(false);
+            }
+            at = above;
+        }
+        Err(FsError::NameTooLong.into())
+    }
 
     /// Shows the entries after a cookie (from the first, if it is 0) until `visit` returns `false`; that entry counts as not
     /// shown. Returns whether the last entry was shown.
@@ -393,7 +438,10 @@ pub trait Store: Any {
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         now: Timestamp,
-    ) -> ReadStep<&'a [u8]>;
+    ) -> ReadStep<&'a [u8]> {
+        let _ = (object, space, now);
+        Err(FsError::Invalid.into())
+    }
 
     /// The access control list of an object that was `seen` so. `None`: its mode says all.
     fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
@@ -419,7 +467,10 @@ pub trait Store: Any {
         seen: &ObjectStat,
         set: &Update,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, set, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Makes an object. [`FsError::Exists`] if the name is taken.
     fn make(
@@ -429,7 +480,10 @@ pub trait Store: Any {
         what: NewObject<'_>,
         attributes: &NewAttributes,
         now: Timestamp,
-    ) -> ChangeStep<ObjectStat>;
+    ) -> ChangeStep<ObjectStat> {
+        let _ = (user, at, what, attributes, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Gives an object, which is no directory, one more name. [`FsError::Exists`] if that is taken.
     fn link(
@@ -438,7 +492,10 @@ pub trait Store: Any {
         seen: &ObjectStat,
         at: EntryName<'_>,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, at, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Removes a name, which was seen to be this object's. [`FsError::NotEmpty`] for a directory with entries.
     fn remove(
@@ -447,7 +504,10 @@ pub trait Store: Any {
         at: EntryName<'_>,
         seen: &ObjectStat,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, at, seen, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Renames `from`, which was seen to be `moved`, to `to`, which was seen to be `replaced`. [`FsError::NotEmpty`] if that is a
     /// directory with entries.
@@ -458,7 +518,10 @@ pub trait Store: Any {
         to: EntryName<'_>,
         seen: RenameSeen<'_>,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, from, to, seen, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Sets access control lists, and the mode that goes with them. Does all of it, or fails and changes no list.
     fn set_lists(
@@ -497,10 +560,16 @@ pub trait Store: Any {
         data: WriteData<'_>,
         stability: Stability,
         now: Timestamp,
-    ) -> ChangeStep<WriteDone>;
+    ) -> ChangeStep<WriteDone> {
+        let _ = (user, object, offset, data, stability, now);
+        Err(FsError::ReadOnly.into())
+    }
 
-    /// Puts what was written to a file on stable storage.
-    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()>;
+    /// Puts what was written to a file on stable storage. A store that answers each WRITE with [`Stability::FileSync`] has done it.
+    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()> {
+        let _ = (object, offset, count);
+        Ok(Progress::Done(()))
+    }
 
     /// What an earlier operation changed at these may still be on its way to stable storage: the next
     /// [`Store::sync_changes`] includes it.

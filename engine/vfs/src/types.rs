@@ -108,6 +108,29 @@ pub struct ObjectStat {
 }
 
 impl ObjectStat {
+    /// An object of the superuser with this mode and one link; it is empty, and its times are 0.
+    #[must_use]
+    pub const fn new(object: ObjectId, kind: ObjectKind, mode: u32) -> ObjectStat {
+        const EPOCH: Timestamp = Timestamp { seconds: 0, nanoseconds: 0 };
+        ObjectStat {
+            object,
+            kind,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            device: DeviceId { major: 0, minor: 0 },
+            atime: EPOCH,
+            mtime: EPOCH,
+            ctime: EPOCH,
+            may_have_acl: false,
+            born: None,
+            change: 0,
+        }
+    }
+
     /// What permissions depend on, beside access control lists.
     #[inline]
     #[must_use]

@@ -73,10 +73,10 @@ use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Acl, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed, NewAttributes,
-    NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists, Stability, Store, StoreLimits,
-    StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone,
-    policy,
+    Acl, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed,
+    NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists,
+    Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
+    UserIdentity, WriteData, WriteDone, policy,
 };
 
 use changes::Actor;

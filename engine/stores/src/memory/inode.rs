@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::mem::size_of;
 
 use stag_vfs::{
-    Acl, DeviceId, FsError, Guarded, NANOSECONDS, Named, NewAttributes, NewObject, ObjectId,
-    ObjectKind, ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
+    Acl, DeviceId, FsError, Guarded, NANOSECONDS, Named, NewAttributes, NewObject, ObjectId, ObjectKind,
+    ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
 };
 
 use super::directory::Directory;

@@ -249,7 +249,9 @@ fn a_list_that_is_set_locally_is_seen_at_once() {
 #[test]
 fn a_list_that_is_too_long_is_refused() {
     if !is_root() || !Path::new("/dev/shm").is_dir() {
-        return stag_testing::skipped("only root may act as other users, and only tmpfs has lists of any length");
+        return stag_testing::skipped(
+            "only root may act as other users, and only tmpfs has lists of any length",
+        );
     }
     let folder = Scratch(Path::new("/dev/shm").join(Scratch::vacant().0.file_name().unwrap()));
     fs::create_dir(&folder.0).unwrap();

@@ -159,24 +159,13 @@ impl PseudoTree {
     /// What a node is, as a directory.
     pub(super) fn stat(&self, node: NodeIndex) -> ObjectStat {
         let Node { fileid, children, .. } = self.node(node);
-        let time = Timestamp::default();
+        let object = ObjectId { fileid: *fileid, generation: 0 };
         ObjectStat {
-            object: ObjectId { fileid: *fileid, generation: 0 },
-            kind: ObjectKind::Directory,
-            mode: 0o555,
             nlink: 2 + children.len() as u32,
-            uid: 0,
-            gid: 0,
             size: 4096,
-            used: 0,
-            device: DeviceId::default(),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            may_have_acl: false,
-            born: None,
             // It changes only with the exports, and those with a restart.
             change: children.iter().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
+            ..ObjectStat::new(object, ObjectKind::Directory, 0o555)
         }
     }
 }
