@@ -219,7 +219,7 @@ impl<P: Opened> Client<'_, P> {
             ..SetAttributes::default()
         };
         let begun = match operation {
-            MeasuredOperation::Lookup => target.begin(engine, &LookupArguments { object }, &mut chunks, user),
+            MeasuredOperation::Lookup => target.begin(engine, &LookupArguments { what: object }, &mut chunks, user),
             MeasuredOperation::Create => {
                 let how = CreateHow::Guarded(mode(false));
                 target.begin(engine, &CreateArguments { place: object, how }, &mut chunks, user)
@@ -250,7 +250,7 @@ impl<P: Opened> Client<'_, P> {
                 Err(failure) => bail!("readdirplus: {:?}", failure.status),
             };
             let (mut cookie, before) = (names.listings[lane].0, names.entries);
-            for entry in &ok.entries {
+            for entry in ok.entries {
                 cookie = entry.cookie;
                 names.entries += 1;
             }

@@ -75,7 +75,7 @@ fn mount(client: &Client, path: &str) -> Result<Vec<u8>, mount3::Status> {
 
 fn lookup(client: &Client, directory: &[u8], name: &str) -> Result<Vec<u8>, Status> {
     let object = DirectoryName { directory: Handle(directory), name: Name(name.as_bytes()) };
-    nfs(client, nfs3::Procedure::Lookup, &LookupArguments { object }, |reader| {
+    nfs(client, nfs3::Procedure::Lookup, &LookupArguments { what: object }, |reader| {
         let reply: nfs3::LookupReply<'_> = decoded(reader);
         reply.map(|ok| ok.object.0.to_vec()).map_err(|failure| failure.status)
     })
@@ -106,7 +106,7 @@ fn names(client: &Client, directory: &[u8], count: u32) -> Vec<String> {
         let eof = nfs(client, nfs3::Procedure::Readdirplus, &arguments, |reader| {
             let reply: nfs3::ReaddirplusReply<'_> = decoded(reader);
             let ok = reply.expect("a listing");
-            for entry in &ok.entries {
+            for entry in ok.entries {
                 assert!(entry.attributes.is_some_and(|attributes| attributes.fileid == entry.fileid));
                 names.push(String::from_utf8(entry.name.0.to_vec()).unwrap());
                 cookie = entry.cookie;

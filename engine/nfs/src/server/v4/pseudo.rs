@@ -10,7 +10,7 @@
 //! It is a file system of its own, the same at all reactors and after each restart with the same exports: a directory's number
 //! comes from its path. A client that may use no export below a directory does not see the directory. An export of `/` is the root.
 
-use stag_vfs::{DeviceId, ObjectId, ObjectKind, ObjectStat, Store, Timestamp};
+use stag_vfs::{ObjectId, ObjectKind, ObjectStat, Store};
 use stag_wire::nfs4::Status4;
 
 use super::super::{CallContext, ExportTable, ResolvedHandle};
