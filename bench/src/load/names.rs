@@ -219,7 +219,9 @@ impl<P: Opened> Client<'_, P> {
             ..SetAttributes::default()
         };
         let begun = match operation {
-            MeasuredOperation::Lookup => target.begin(engine, &LookupArguments { what: object }, &mut chunks, user),
+            MeasuredOperation::Lookup => {
+                target.begin(engine, &LookupArguments { what: object }, &mut chunks, user)
+            }
             MeasuredOperation::Create => {
                 let how = CreateHow::Guarded(mode(false));
                 target.begin(engine, &CreateArguments { place: object, how }, &mut chunks, user)

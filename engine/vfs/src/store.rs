@@ -379,6 +379,13 @@ pub trait Store: Any {
     /// What an object is.
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat>;
 
+    /// What a directory is in which names are looked up: as [`Store::stat`], or as it was at a moment since [`Store::poll_later`] was
+    /// called last, if this server has not changed it since. A store that has to ask may ask once for all look-ups that come together.
+    #[inline(always)]
+    fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        self.stat(directory)
+    }
+
     /// What an object is that a step has just changed, or [`Store::finish`] has just told of; at some moment since that was
     /// over. `None`: it would have to be waited for. A store that has to ask may ask once for all transfers of a file that
     /// ended together.
@@ -521,6 +528,20 @@ pub trait Store: Any {
     ) -> ChangeStep<()> {
         let _ = (user, from, to, seen, now);
         Err(FsError::ReadOnly.into())
+    }
+
+    /// As [`Store::rename`] to a name that was not looked up: [`FsError::Exists`] if it is taken. `None`: the store cannot tell at
+    /// once, so the name has to be looked up first.
+    fn rename_to_free(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        moved: &ObjectStat,
+        now: Timestamp,
+    ) -> Option<Result<(), FsError>> {
+        let _ = (user, from, to, moved, now);
+        None
     }
 
     /// Sets access control lists, and the mode that goes with them. Does all of it, or fails and changes no list.

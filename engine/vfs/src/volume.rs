@@ -69,6 +69,11 @@ impl<S: Store + ?Sized> Volume<S> {
         self.store.stat(object)
     }
 
+    /// What a directory is in which names are looked up, as [`Store::stat_to_search`].
+    pub fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        self.store.stat_to_search(directory)
+    }
+
     fn allows(&self, user: &UserIdentity, seen: &ObjectStat, wanted: u32) -> ReadStep<bool> {
         let acl = self.acl_for(user, seen)?;
         Ok(policy::allows(user, &seen.guarded(), acl.as_deref(), wanted))
@@ -425,6 +430,11 @@ impl<S: Store + ?Sized> Volume<S> {
             }
             // Its `..` changes.
             self.permit(&user, &moved, permission::WRITE)?;
+        }
+        // Most names are free.
+        match self.store.rename_to_free(&user, from, to, &moved, now) {
+            None | Some(Err(FsError::Exists)) => {}
+            Some(renamed) => return Ok(Progress::Done(renamed?)),
         }
         let replaced = self.find(to)?;
         if let Some(replaced) = &replaced {

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use rustix::fs::{AtFlags, OFlags, ftruncate, renameat, unlinkat};
+use rustix::fs::{AtFlags, OFlags, RenameFlags, ftruncate, renameat, renameat_with, unlinkat};
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUser, FileUsers};
 use stag_disk::{ClosingBin, DiskFile};
@@ -137,6 +137,8 @@ pub(super) struct Rename {
     pub(super) user: UserIdentity,
     pub(super) from: (File, Box<[u8]>),
     pub(super) to: (File, Box<[u8]>),
+    /// Whether the new name must be free.
+    pub(super) is_free: bool,
     pub(super) targets: [SyncTarget; 2],
 }
 
@@ -215,8 +217,15 @@ impl Rename {
     fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
         let ((source, from), (target, to)) = (&self.from, &self.to);
         let (source, target) = (source.as_fd(), target.as_fd());
-        let renamed = actor.act_as(&self.user, None, || renameat(source, &**from, target, &**to));
-        renamed.map_err(directory_status)?;
+        let renamed = actor.act_as(&self.user, None, || {
+            if self.is_free {
+                renameat_with(source, &**from, target, &**to, RenameFlags::NOREPLACE)
+            } else {
+                renameat(source, &**from, target, &**to)
+            }
+        });
+        let status = if self.is_free { name_status } else { directory_status };
+        renamed.map_err(status)?;
         targets.extend(self.targets.into_iter().flatten());
         Ok(())
     }

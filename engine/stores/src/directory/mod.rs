@@ -73,7 +73,7 @@ use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Acl, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed,
+    Acl, Blocked, Capabilities, ChangeStep, EntryName, Finished, FsError, LINK_SPACE, ListStart, Listed,
     NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SetLists,
     Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
     UserIdentity, WriteData, WriteDone, policy,
@@ -132,6 +132,8 @@ pub struct DirectoryStore {
     finished: RefCell<Seen>,
     /// How many were over then.
     finished_for: u64,
+    /// What the directory was in which a name was looked up last, since the store was polled; and how many changes there had been.
+    searched: Cell<Option<(ObjectId, u64, ObjectStat)>>,
     /// What files are, of which transfers are admitted. Empty but for that time.
     asked: Seen,
     limits: StoreLimits,
@@ -213,6 +215,7 @@ impl DirectoryStore {
             writing: Writing::default(),
             unsynced,
             finished: RefCell::new(Seen::new()),
+            searched: Cell::new(None),
             finished_for: 0,
             asked: Seen::new(),
             limits,
@@ -319,9 +322,6 @@ impl Store for DirectoryStore {
     }
 
     fn is_read_only(&self) -> bool {
-        if self.kernel.is_immediate() {
-            return self.tree.borrow().path_fd(ROOT).is_ok_and(|root| is_read_only(&*root));
-        }
         self.is_mounted_read_only()
     }
 
@@ -345,6 +345,19 @@ impl Store for DirectoryStore {
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
         let found = self.tree.borrow_mut().find_stat(object);
         self.settle(found.map(|(_, found)| found.attributes(object)))
+    }
+
+    fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        let changes = self.verifier.changes();
+        let is_believed = self.kernel.is_immediate() && !self.tree.borrow().trust().is_zero();
+        if let Some((known, at, found)) = self.searched.get().filter(|_| is_believed)
+            && (known, at) == (directory, changes)
+        {
+            return Ok(found);
+        }
+        let found = self.stat(directory)?;
+        self.searched.set(Some((directory, changes, found)));
+        Ok(found)
     }
 
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
@@ -486,7 +499,27 @@ impl Store for DirectoryStore {
         _: Timestamp,
     ) -> ChangeStep<()> {
         self.admit();
-        self.change_name(user, from, to, seen)
+        self.change_name(user, from, to, seen, false)
+    }
+
+    fn rename_to_free(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        moved: &ObjectStat,
+        _: Timestamp,
+    ) -> Option<Result<(), FsError>> {
+        if !self.kernel.is_immediate() {
+            return None;
+        }
+        self.admit();
+        let seen = RenameSeen { moved, replaced: None };
+        match self.change_name(user, from, to, seen, true) {
+            // The file system has no such rename.
+            Err(Blocked::Fails(FsError::Invalid)) | Ok(Progress::Later(_)) => None,
+            renamed => Some(renamed.map(drop).map_err(FsError::from)),
+        }
     }
 
     fn set_lists(
@@ -583,6 +616,7 @@ impl Store for DirectoryStore {
             self.finished.get_mut().clear();
         }
         tree.now = now;
+        self.searched.set(None);
         tree.walk_on();
         if !self.kernel.is_immediate() {
             self.poll_helpers();

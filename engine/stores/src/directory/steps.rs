@@ -14,7 +14,7 @@ use super::changes::{Change, ChangeLists, Link, MadeObject, Outcome, Remove, Ren
 use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
 use super::kernel::{Answer, Answers, Question, REFUSED};
 use super::making::{Make, NewKind};
-use super::object::status;
+use super::object::{is_read_only, status};
 use super::ticket::Work;
 use super::transfer::Asked;
 use super::tree::{Index, Tree};
@@ -108,6 +108,8 @@ impl DirectoryStore {
     ) -> Result<Progress<Option<ObjectStat>>, Blocked> {
         if self.kernel.is_immediate() {
             let outcome = change.run(&self.actor, None, &[]);
+            self.finished.get_mut().clear();
+            self.verifier.note_change();
             let ended = self.note(note, outcome);
             self.changed.extend(ended.targets);
             return Ok(Progress::Done(match ended.result? {
@@ -263,6 +265,7 @@ impl DirectoryStore {
         from: EntryName<'_>,
         to: EntryName<'_>,
         RenameSeen { moved, replaced }: RenameSeen<'_>,
+        is_free: bool,
     ) -> ChangeStep<()> {
         let prepared = {
             let tree = &mut *self.tree.borrow_mut();
@@ -277,8 +280,8 @@ impl DirectoryStore {
             })()
         };
         let (source, target, targets) = self.settle(prepared)?;
-        let rename =
-            Rename { user: *user, from: (source, from.name.into()), to: (target, to.name.into()), targets };
+        let (from_name, to_name) = ((source, from.name.into()), (target, to.name.into()));
+        let rename = Rename { user: *user, from: from_name, to: to_name, is_free, targets };
         let note = Note::Renamed {
             from: owned(from),
             to: owned(to),
@@ -351,14 +354,25 @@ impl DirectoryStore {
 
     /// Whether the files are read-only, as far as that is known at once.
     pub(super) fn is_mounted_read_only(&self) -> bool {
-        let now = self.tree.borrow().now;
-        if self.mount_checked.get().is_none_or(|checked| now >= checked + MOUNT_CHECK_INTERVAL) {
+        let (now, trust) = {
+            let tree = self.tree.borrow();
+            (tree.now, tree.trust())
+        };
+        let is_cheap = self.kernel.is_immediate();
+        let believed = if is_cheap { MOUNT_CHECK_INTERVAL.min(trust) } else { MOUNT_CHECK_INTERVAL };
+        if self.mount_checked.get().is_none_or(|checked| now >= checked + believed) {
+            if is_cheap {
+                self.mount_checked.set(Some(now));
+                let is_read_only = self.tree.borrow().path_fd(super::ROOT).map(|root| is_read_only(&*root));
+                self.read_only.set(is_read_only.unwrap_or(false));
+                return self.read_only.get();
+            }
             let errands = &mut *self.errands.borrow_mut();
             if let Ok(root) = self.tree.borrow().path_fd(super::ROOT)
                 && !errands.is_full()
             {
                 self.mount_checked.set(Some(now));
-                errands.begin(Errand::Mount, move || Done::ReadOnly(super::is_read_only(&*root)));
+                errands.begin(Errand::Mount, move || Done::ReadOnly(is_read_only(&*root)));
             }
         }
         self.read_only.get()
@@ -389,6 +403,7 @@ impl DirectoryStore {
                         },
                     });
                     self.finished.get_mut().clear();
+                    self.verifier.note_change();
                     self.errands.get_mut().end(place, Errand::Change(changing));
                 }
                 Errand::Walk => {

@@ -198,6 +198,11 @@ impl Tree {
         })
     }
 
+    /// How long a name is believed.
+    pub(super) fn trust(&self) -> Duration {
+        self.limits.trust
+    }
+
     pub(super) fn place(&self) -> Place {
         self.kernel.marks().place
     }

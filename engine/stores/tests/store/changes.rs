@@ -1,6 +1,7 @@
 //! NFSv3 clients see that somebody else changed an object by its ctime (and mtime, and size): each change shows, however
 //! many there are at one instant of the server's clock.
 
+use stag_stores::directory::MayWait;
 use stag_vfs::{
     Acl, CreateMode, FsError, ObjectId, SetLists, Special, Stability, TimeUpdate, Timestamp, Update,
     UserIdentity, WriteData,
@@ -143,5 +144,20 @@ fn time_ends() {
         let data = WriteData::Inline(b"x");
         assert!(lab.store.write(&ROOT, file, 0, data, Stability::FileSync, end).is_ok());
         assert_eq!(lab.store.attributes(file).unwrap().ctime, end);
+    }
+}
+
+/// What an object is after a change is told as it is, also if several changes of it come in one pass and none is synced.
+#[test]
+fn each_change_tells_what_the_object_is_then() {
+    let mut lab = Lab::directory(64, |config| {
+        config.sync = false;
+        config.may_wait = Some(MayWait::Nothing);
+    });
+    let file = lab.file("f");
+    for size in 1..4 {
+        let now = lab.now();
+        lab.store.set_attributes(&ROOT, file, &Update { size: Some(size), ..NONE }, now).unwrap();
+        assert_eq!(lab.store.attributes_after(file).unwrap().size, size);
     }
 }
