@@ -42,6 +42,10 @@ shm() {
     figure "READ 1 MiB, depth 3, every line" 'copy-read>=0.95' read -s 1M -q 3 --touch
     figure "READ 4 KiB, depth 32" 'rate>=2M' read -s 4K -q 32
     figure "WRITE 4 KiB, depth 32" 'rate>=2M' write -s 4K -q 32
+    local load
+    for load in getattr setattr lookup create remove rename readdirplus; do
+        figure "$load in memory, depth 32" "rate>=${metadata[$load]}" "$load" -q 32
+    done
 }
 
 # A namespace with only `lo`, if there can be one.

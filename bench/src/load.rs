@@ -1,5 +1,7 @@
 //! The client: keeps Calls outstanding on its connections, and takes their times.
 
+mod names;
+
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
 use std::time::Duration;
@@ -23,6 +25,9 @@ use crate::opened::{DeviceFacts, Opened};
 use crate::scenario::{MeasuredOperation, Scenario};
 use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 
+use names::Names;
+pub use names::files;
+
 /// Below this many octets the data of a READ comes inline: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;
 
@@ -41,6 +46,8 @@ pub struct Measured {
     pub took: Duration,
     /// Latencies in nanoseconds.
     pub latency: Histogram<u64>,
+    /// Entries that READDIRPLUS returned, for each Call; 0 of other loads.
+    pub entries_per_call: f64,
     /// The engine's counters at the end, set-up and warm-up included.
     pub statistics: Statistics,
     /// The last grant.
@@ -62,7 +69,7 @@ pub struct Measured {
 /// Octets of the file that one connection works on: a block for each Call outstanding.
 #[must_use]
 pub fn file_len(scenario: &Scenario) -> usize {
-    scenario.size.max(4096).next_multiple_of(4096) * scenario.depth.max(1)
+    scenario.block_len() * scenario.depth.max(1)
 }
 
 struct Connection {
@@ -81,6 +88,8 @@ struct Client<'a, P: Opened> {
     clock: Clock,
     credential: Vec<u8>,
     connections: Vec<Connection>,
+    /// Of a load on names.
+    names: Option<Names>,
     /// The octets that WRITE and echo send.
     data: Shared,
     /// Buffers for READ that no Call has at present.
@@ -135,7 +144,7 @@ impl<'a, P: Opened> Client<'a, P> {
         companion: Option<&'a mut Companion<'a>>,
     ) -> Result<Client<'a, P>> {
         let config = engine_config(scenario);
-        let block = scenario.size.max(4096).next_multiple_of(4096);
+        let block = scenario.block_len();
         let blocks = scenario.depth * scenario.connections + 1;
         let memory = Memory::new(&config, blocks * block + (8 << 20))?;
         let mut provider = P::open(scenario)?;
@@ -159,6 +168,7 @@ impl<'a, P: Opened> Client<'a, P> {
             clock: Clock::start(),
             credential: credential(),
             connections: Vec::new(),
+            names: None,
             data: data.share(),
             spare,
             arena: memory.arena.clone(),
@@ -169,8 +179,13 @@ impl<'a, P: Opened> Client<'a, P> {
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
             let (folder, file) = match scenario.operation {
-                operation if !operation.has_file() => Default::default(),
-                _ => client.make_file(id, export, &name)?,
+                operation if operation.has_file() => client.make_file(id, export, &name)?,
+                operation => {
+                    if operation.has_names() && client.names.is_none() {
+                        client.make_names(id, export, name.clone())?;
+                    }
+                    Default::default()
+                }
             };
             let target = Target {
                 connection: id,
@@ -179,6 +194,9 @@ impl<'a, P: Opened> Client<'a, P> {
             };
             let writes_inline = scenario.size <= target.inline_write_len_max(&client.engine, file.len());
             client.connections.push(Connection { id, file, place: (folder, name), writes_inline });
+        }
+        if client.names.is_some() {
+            client.fill_names()?;
         }
         Ok(client)
     }
@@ -233,19 +251,22 @@ impl<'a, P: Opened> Client<'a, P> {
         }
     }
 
+    /// The handle of an export's root.
+    fn mount(&mut self, id: ConnectionId, export: &str) -> Result<Vec<u8>> {
+        if let Some(root) = &self.scenario.root {
+            return Ok(root.clone());
+        }
+        let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
+        let finished = self.ask(id, &mount, Chunks::default())?;
+        match finished.reply::<Mnt<'_>>()? {
+            Ok(ok) => Ok(ok.handle.0.to_vec()),
+            Err(status) => bail!("mount {export}: {status:?}"),
+        }
+    }
+
     /// Makes the file of a connection, full of data. Returns the handles of its folder and of itself.
     fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<(Vec<u8>, Vec<u8>)> {
-        let root = match &self.scenario.root {
-            Some(root) => root.clone(),
-            None => {
-                let mount = Mnt(PathArguments { path: Name(export.as_bytes()) });
-                let finished = self.ask(id, &mount, Chunks::default())?;
-                match finished.reply::<Mnt<'_>>()? {
-                    Ok(ok) => ok.handle.0.to_vec(),
-                    Err(status) => bail!("mount {export}: {status:?}"),
-                }
-            }
-        };
+        let root = self.mount(id, export)?;
         if self.connections.is_empty() {
             self.check_size(id, &root)?;
         }
@@ -286,6 +307,7 @@ impl<'a, P: Opened> Client<'a, P> {
 
     /// Leaves the export as it was found.
     fn remove_files(&mut self) -> Result<()> {
+        self.remove_names()?;
         for Connection { id, file, place, .. } in std::mem::take(&mut self.connections) {
             if file.is_empty() {
                 continue;
@@ -312,6 +334,9 @@ impl<'a, P: Opened> Client<'a, P> {
     #[inline]
     fn begin(&mut self, lane: usize) -> Result<()> {
         let scenario = self.scenario;
+        if scenario.operation.has_names() {
+            return self.begin_at_name(lane);
+        }
         let (connection, block) = (&self.connections[lane / scenario.depth], lane % scenario.depth);
         let engine = &mut self.engine;
         let user = lane as u64;
@@ -396,13 +421,14 @@ impl<'a, P: Opened> Client<'a, P> {
                 let len = size as u32;
                 engine.call(connection.id, &request, &mut Chunks::default(), |writer| writer.u32(len))
             }
+            operation => bail!("{} works on names", operation.name()),
         };
         refused.map(|_| ()).map_err(|refused| anyhow!("a Call was not begun: {refused}"))
     }
 
     /// Looks at the end of a Call, and gives its buffer back.
     #[inline]
-    fn end(&mut self, done: CompletedCall) -> Result<()> {
+    fn end(&mut self, lane: usize, done: CompletedCall) -> Result<()> {
         let size = self.scenario.size;
         match self.scenario.operation {
             MeasuredOperation::Null => {
@@ -443,6 +469,7 @@ impl<'a, P: Opened> Client<'a, P> {
                     Err(failure) => bail!("write: {:?}", failure.status),
                 }
             }
+            _ => self.end_at_name(lane, done)?,
         }
         Ok(())
     }
@@ -452,6 +479,9 @@ impl<'a, P: Opened> Client<'a, P> {
     fn begin_waiting(&mut self, waiting: &mut Vec<usize>) -> Result<usize> {
         let mut begun = 0;
         while let Some(&lane) = waiting.last() {
+            if self.is_out_of_names() {
+                break;
+            }
             if self.engine.credits_available(self.connections[lane / self.scenario.depth].id) == 0 {
                 break;
             }
@@ -479,9 +509,12 @@ impl<'a, P: Opened> Client<'a, P> {
         let mut outstanding = 0usize;
         let mut ending = false;
         let mut last = start;
+        // While names are renewed, no time goes by.
+        let mut paused = Duration::ZERO;
         loop {
-            let now = self.clock.now();
-            self.poll(now);
+            let real = self.clock.now();
+            self.poll(real);
+            let now = real.saturating_sub(paused);
             let mut any = false;
             while let Some(done) = self.engine.completed() {
                 any = true;
@@ -490,10 +523,10 @@ impl<'a, P: Opened> Client<'a, P> {
                 if now >= measure_from && !ending {
                     calls += 1;
                     total += 1;
-                    latency.saturating_record((now - done.started).as_nanos() as u64);
+                    latency.saturating_record((real - done.started).as_nanos() as u64);
                 }
                 last = now;
-                self.end(done)?;
+                self.end(lane, done)?;
                 waiting.push(lane);
                 // To look at much data takes long: meanwhile the server has the next Call. Of short Calls several leave together,
                 // which costs less than one at a time.
@@ -510,6 +543,10 @@ impl<'a, P: Opened> Client<'a, P> {
                     break;
                 }
                 continue;
+            }
+            if outstanding == 0 && self.is_out_of_names() {
+                self.renew_names()?;
+                paused += self.clock.now().saturating_sub(real);
             }
             outstanding += self.begin_waiting(&mut waiting)?;
             if !any {
@@ -533,6 +570,7 @@ impl<'a, P: Opened> Client<'a, P> {
             calls,
             took: measure_to.saturating_sub(measure_from),
             latency,
+            entries_per_call: self.names.as_ref().map_or(0.0, Names::entries_per_call),
             statistics: *self.engine.statistics(),
             credits_granted: self.engine.credits_granted(first),
             contention: Contention::of_this_thread(),

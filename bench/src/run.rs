@@ -62,6 +62,8 @@ pub struct Figures {
     pub replies_pulled_per_call: f64,
     /// Replies in a Reply chunk of the client, for each Call.
     pub reply_chunks_per_call: f64,
+    /// Entries that READDIRPLUS returned, for each Call.
+    pub entries_per_call: f64,
     /// Buffers that the server did not get back. Always 0, or Stag has a bug.
     pub buffers_leaked: usize,
     /// The pages that the client's memory stands on.
@@ -312,6 +314,7 @@ fn sum_up(
         client_copied_bytes_per_call: last.statistics.copied_bytes as f64 / sent,
         replies_pulled_per_call: last.statistics.replies_pulled as f64 / sent,
         reply_chunks_per_call: last.statistics.reply_chunks as f64 / sent,
+        entries_per_call: last.entries_per_call,
         buffers_leaked: leaked,
         pages: last.pages.clone(),
         notes: Vec::new(),

@@ -17,31 +17,120 @@ pub enum MeasuredOperation {
     Read,
     /// NFS WRITE, unstable; large ones by Read chunk.
     Write,
-    /// NFS GETATTR.
+    /// NFS GETATTR, of one file.
     Getattr,
+    /// NFS SETATTR: a mode that is another than before.
+    Setattr,
+    /// NFS LOOKUP of a name that is there.
+    Lookup,
+    /// NFS CREATE, guarded.
+    Create,
+    /// NFS REMOVE.
+    Remove,
+    /// NFS RENAME, within a folder.
+    Rename,
+    /// NFS READDIRPLUS, one Reply after the other to the end of a folder.
+    Readdirplus,
     /// A program of our own that returns its arguments, always inline.
     Echo,
     /// A program of our own whose Reply has the wanted size, none of which may go by Write chunk.
     Reply,
 }
 
+/// Octets of a Reply of READDIRPLUS, at most.
+pub(crate) const LISTING_LEN: u32 = 64 << 10;
+
+/// What a load works on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WorksOn {
+    /// A program, without files.
+    Nothing,
+    /// A file of each connection.
+    File,
+    /// A folder of each client core, with files in it.
+    Names,
+    /// The same, and each Call makes or removes one of them.
+    EachNameOnce,
+}
+
+/// What is true of a load.
+struct Load {
+    /// As on a command line.
+    name: &'static str,
+    works_on: WorksOn,
+    /// Whether it moves as many octets as the scenario says.
+    has_size: bool,
+}
+
 impl MeasuredOperation {
-    /// Whether it moves `size` octets.
-    #[must_use]
-    pub fn has_size(self) -> bool {
-        matches!(
-            self,
-            MeasuredOperation::Read
-                | MeasuredOperation::Write
-                | MeasuredOperation::Echo
-                | MeasuredOperation::Reply
-        )
+    /// All of them.
+    pub const ALL: [MeasuredOperation; 12] = [
+        MeasuredOperation::Null,
+        MeasuredOperation::Read,
+        MeasuredOperation::Write,
+        MeasuredOperation::Getattr,
+        MeasuredOperation::Setattr,
+        MeasuredOperation::Lookup,
+        MeasuredOperation::Create,
+        MeasuredOperation::Remove,
+        MeasuredOperation::Rename,
+        MeasuredOperation::Readdirplus,
+        MeasuredOperation::Echo,
+        MeasuredOperation::Reply,
+    ];
+
+    const fn load(self) -> Load {
+        let (name, works_on, has_size) = match self {
+            MeasuredOperation::Null => ("null", WorksOn::Nothing, false),
+            MeasuredOperation::Read => ("read", WorksOn::File, true),
+            MeasuredOperation::Write => ("write", WorksOn::File, true),
+            MeasuredOperation::Getattr => ("getattr", WorksOn::File, false),
+            MeasuredOperation::Setattr => ("setattr", WorksOn::Names, false),
+            MeasuredOperation::Lookup => ("lookup", WorksOn::Names, false),
+            MeasuredOperation::Create => ("create", WorksOn::EachNameOnce, false),
+            MeasuredOperation::Remove => ("remove", WorksOn::EachNameOnce, false),
+            MeasuredOperation::Rename => ("rename", WorksOn::Names, false),
+            MeasuredOperation::Readdirplus => ("readdirplus", WorksOn::Names, false),
+            MeasuredOperation::Echo => ("echo", WorksOn::Nothing, true),
+            MeasuredOperation::Reply => ("reply", WorksOn::Nothing, true),
+        };
+        Load { name, works_on, has_size }
     }
 
-    /// Whether it works on a file.
+    /// Its name, as on a command line.
     #[must_use]
-    pub fn has_file(self) -> bool {
-        matches!(self, MeasuredOperation::Read | MeasuredOperation::Write | MeasuredOperation::Getattr)
+    pub const fn name(self) -> &'static str {
+        self.load().name
+    }
+
+    /// The one of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<MeasuredOperation> {
+        MeasuredOperation::ALL.into_iter().find(|operation| operation.name() == name)
+    }
+
+    /// Whether it moves `size` octets.
+    #[must_use]
+    pub const fn has_size(self) -> bool {
+        self.load().has_size
+    }
+
+    /// Whether it works on a file of each connection.
+    #[must_use]
+    pub const fn has_file(self) -> bool {
+        matches!(self.load().works_on, WorksOn::File)
+    }
+
+    /// Whether it works on names in a folder.
+    #[must_use]
+    pub const fn has_names(self) -> bool {
+        matches!(self.load().works_on, WorksOn::Names | WorksOn::EachNameOnce)
+    }
+
+    /// Whether it can be done once with each name.
+    #[must_use]
+    pub const fn uses_names_up(self) -> bool {
+        matches!(self.load().works_on, WorksOn::EachNameOnce)
     }
 }
 
@@ -157,6 +246,14 @@ impl Scenario {
     #[must_use]
     pub fn server_core(&self) -> usize {
         self.cores[self.cores.len() - 1]
+    }
+
+    /// Octets of memory that a Call's data takes, in whole pages.
+    #[must_use]
+    pub fn block_len(&self) -> usize {
+        let is_listing = self.operation == MeasuredOperation::Readdirplus;
+        let len = if is_listing { LISTING_LEN as usize } else { self.size };
+        len.max(4096).next_multiple_of(4096)
     }
 
     /// Credits that one connection needs.

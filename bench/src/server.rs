@@ -16,6 +16,7 @@ use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::vfs::Store;
 
 use crate::disturbance::Contention;
+use crate::load;
 use crate::opened::Opened;
 use crate::scenario::{MeasuredOperation, Scenario};
 
@@ -105,7 +106,7 @@ impl Drop for Server {
 /// it takes a file's place, and room for the rest.
 fn payload_len(scenario: &Scenario) -> usize {
     let connections = scenario.connections * scenario.client_cores().len();
-    let files = connections * crate::load::file_len(scenario);
+    let files = connections * load::file_len(scenario);
     2 * files + (16 << 20)
 }
 
@@ -163,8 +164,8 @@ fn serve<P: Opened>(
 
     let pages = memory.pools.payload.units() - config.target_pages();
     let data_len_max = (pages * PAGE_LEN) as u64 - (8 << 20);
-    let files = config.connections_max;
-    let services = programs(&memory.pools.payload, (data_len_max, files), clock.now())?;
+    let files = config.connections_max as usize + load::files(scenario) * scenario.client_cores().len();
+    let services = programs(&memory.pools.payload, (data_len_max, files as u32), clock.now())?;
     let mut engine = Engine::new(provider, services, memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;

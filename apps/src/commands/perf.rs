@@ -21,7 +21,8 @@ mod room;
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 use stag_bench::MeasuredOperation;
 
@@ -44,8 +45,8 @@ use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
     stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
 pub struct Perf {
     /// Call to measure
-    #[arg(value_enum)]
-    operation: Called,
+    #[arg(value_parser = operations())]
+    operation: MeasuredOperation,
     /// A running server: FABRIC://ADDRESS, /EXPORT for files [default: its own]
     url: Option<Url>,
     /// Data of a Call: 64, 1M, 16M [default: 4K]
@@ -108,28 +109,10 @@ pub struct Perf {
     require: Vec<Requirement>,
 }
 
-/// [`MeasuredOperation`], as an argument.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Called {
-    Null,
-    Read,
-    Write,
-    Getattr,
-    Echo,
-    Reply,
-}
-
-impl From<Called> for MeasuredOperation {
-    fn from(called: Called) -> MeasuredOperation {
-        match called {
-            Called::Null => MeasuredOperation::Null,
-            Called::Read => MeasuredOperation::Read,
-            Called::Write => MeasuredOperation::Write,
-            Called::Getattr => MeasuredOperation::Getattr,
-            Called::Echo => MeasuredOperation::Echo,
-            Called::Reply => MeasuredOperation::Reply,
-        }
-    }
+/// Reads [`MeasuredOperation`].
+fn operations() -> impl TypedValueParser<Value = MeasuredOperation> {
+    PossibleValuesParser::new(MeasuredOperation::ALL.map(MeasuredOperation::name))
+        .try_map(|name| MeasuredOperation::named(&name).ok_or("there is no such Call"))
 }
 
 impl Perf {

@@ -54,6 +54,16 @@ fn each_operation_is_measured() {
         check(&found, operation);
         assert_eq!((&found["size"], found["bytes_per_second"]["median"].as_f64()), (&Value::Null, Some(0.0)));
     }
+    for operation in ["setattr", "lookup", "create", "remove", "rename", "readdirplus"] {
+        // More Calls than there are names: CREATE and REMOVE begin again.
+        for (depth, count) in [("1", "30"), ("32", "2500")] {
+            let found = measure(&[operation, "-q", depth, "-n", count]);
+            check(&found, operation);
+            assert_eq!(found["size"], Value::Null, "{found}");
+            let entries = found["entries_per_call"].as_f64();
+            assert_eq!(entries.is_some_and(|entries| entries > 10.0), operation == "readdirplus", "{found}");
+        }
+    }
     for operation in ["read", "write", "echo"] {
         let found = measure(&[operation, "-s", "4K", "-q", "4"]);
         check(&found, operation);
@@ -220,7 +230,7 @@ fn a_server_that_runs_is_measured_and_left_as_it_was() {
     let server = Server::with_data();
     let data = server.at("data");
     check(&measure(&["null", &server.url]), "null");
-    for operation in ["read", "write", "getattr"] {
+    for operation in ["read", "write", "getattr", "create", "rename", "readdirplus"] {
         let found = measure(&[operation, &data, "-q", "2"]);
         check(&found, operation);
         assert_eq!(
@@ -334,7 +344,7 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["null", "--require", "copy-hot>0.9"], "--require copy-hot>0.9: it is a figure of read and write"),
         (&["echo", "shm://absent"], "echo is a program of stag perf's own server"),
         (&["read", "shm://absent"], "name an export, as in shm://absent/data"),
-        (&["frob"], "use one of: null, read, write, getattr, echo"),
+        (&["frob"], "use one of: null, read, write, getattr, setattr, lookup, create"),
     ];
     for (arguments, part) in cases {
         let output = stag(&[&["perf"], *arguments].concat());

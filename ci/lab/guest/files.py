@@ -243,6 +243,28 @@ def acl():
     drop()
     same("a child has it", "user:1000:rwx" in run("getfacl", "-cnp", "folder/child").replace("\t", " ").split(), True)
 
+    def shown(path):
+        return [line for line in run("getfacl", "-nR", path).splitlines() if not line.startswith("# file:")]
+
+    # What backups do.
+    os.mkdir("tar")
+    run("cp", "-a", "folder", "copy")
+    run("sh", "-c", "tar -cC folder --acls . | tar -xC tar --acls -p")
+    drop()
+    for copied in "copy", "tar":
+        same(f"lists of {copied}", shown(copied), shown("folder"))
+
+    def may(user, how):
+        wanted = subprocess.run(["test", f"-{how}", "file"], user=user, group=user, extra_groups=[])
+        return wanted.returncode == 0
+
+    os.chmod("file", 0o600)
+    same("a user without an entry", [may(1000, how) for how in "rw"], [False, False])
+    run("setfacl", "-m", "u:1000:r", "file")
+    drop()
+    same("a named user reads", [may(1000, how) for how in "rw"], [True, False])
+    same("others do not", [may(1001, how) for how in "rw"], [False, False])
+
 
 def holes():
     def blocks(path):

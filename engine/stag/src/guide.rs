@@ -8,6 +8,7 @@
 //! | [`d_cores`] | several cores as one server |
 //! | [`e_own_store`] | a service with state, over several fabrics |
 //! | [`f_callers`] | who calls, and who may |
+//! | [`h_own_files`] | a file system of your own, which Linux mounts |
 //! | [`g_calls_back`] | a server that calls its clients, on the polled engine |
 //!
 //! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
@@ -309,8 +310,7 @@ pub mod d_cores {}
 /// }
 /// ```
 ///
-/// A store of **files** that speaks NFS is another matter: implement `vfs::Store` (feature `nfs`), and give it to
-/// `nfs::server`, as `stagd` does with its two stores.
+/// A store of **files** is mounted by any NFS client: step [`h_own_files`].
 pub mod e_own_store {}
 
 /// Who calls, and who may.
@@ -412,6 +412,86 @@ pub mod f_callers {}
 /// }
 /// ```
 pub mod g_calls_back {}
+
+/// A file system of your own, served by NFS: Linux mounts it.
+///
+/// The difference: instead of a service you write a [`vfs::Store`](crate::vfs::Store) (feature `nfs`). It says what its objects are, how
+/// they are named, and what is in files. The NFS programs and the policy above it do the rest: protocols, handles, permissions, waiting.
+///
+/// | you implement | for |
+/// |---|---|
+/// | `profile`, `stat`, `entry`, `list`, `read` | files that can be read: the least |
+/// | `is_read_only` | clients that shall hear at once that nothing can be changed |
+/// | `update`, `make`, `link`, `remove`, `rename`, `write`, `commit` | changes; without them they are refused |
+/// | `access_acl`, `default_acl`, `set_lists` | access control lists |
+/// | `poll_later`, `finish` | answers that take their time: any step may say [`Waits`](crate::vfs::Blocked::Waits) |
+///
+/// A step must not block: its core serves others meanwhile. `examples/own_files.rs` is a whole program, a read-only tree in 150 lines.
+/// Its server:
+///
+/// ```
+/// use stag::nfs::export::Export;
+/// use stag::nfs::handle::HandleKey;
+/// use stag::nfs::server::{ExportTable, TimeOfDay, services};
+/// use stag::prelude::*;
+/// use stag::runtime::WallClock;
+/// use stag::vfs::{
+///     ChangeStep, EntryName, FsError, ListStart, Listed, ObjectId, ObjectKind, ObjectStat, ReadDone, ReadStep, Store,
+///     StoreProfile, Timestamp, UserIdentity,
+/// };
+///
+/// /// A file system with an empty root.
+/// struct Nothing;
+///
+/// const ROOT: ObjectId = ObjectId { fileid: 1, generation: 1 };
+///
+/// impl Store for Nothing {
+///     fn profile(&self) -> StoreProfile {
+///         StoreProfile::new(1, ROOT)
+///     }
+///
+///     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
+///         if object == ROOT { Ok(ObjectStat::new(ROOT, ObjectKind::Directory, 0o555)) } else { Err(FsError::Stale.into()) }
+///     }
+///
+///     fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat> {
+///         if at.name == b".." { self.stat(ROOT) } else { Err(FsError::NotFound.into()) }
+///     }
+///
+///     fn list(&self, _: ObjectId, _: ListStart, _: Timestamp, _: &mut dyn FnMut(Listed<'_>) -> bool) -> ReadStep<bool> {
+///         Ok(true)
+///     }
+///
+///     fn read(
+///         &mut self,
+///         _: &UserIdentity,
+///         _: ObjectId,
+///         _: u64,
+///         _: u32,
+///         _: &mut Vec<Shared>,
+///         _: Timestamp,
+///     ) -> ChangeStep<ReadDone> {
+///         Err(FsError::IsDirectory.into())
+///     }
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     // All engines of the server know each other's handles.
+///     let key = HandleKey::new();
+///     let server = Server::new(move |seat: &Seat| {
+///         let files: Box<dyn Store> = Box::new(Nothing);
+///         let exports = ExportTable::new(vec![(Export::new("/nothing"), files)], seat.payload().clone());
+///         let time = TimeOfDay::System(WallClock::new(seat.clock().now()));
+///         services(exports.expect("one export").with_key(key.clone()), time)
+///     });
+///     // `mount -t nfs -o ro,vers=3,proto=tcp,port=N,mountport=N,nolock 127.0.0.1:/nothing /mnt`
+///     let running = server.listen("tcp://127.0.0.1:0").start()?;
+///     assert!(running.urls()[0].starts_with("tcp://"));
+///     running.stop()?;
+///     Ok(())
+/// }
+/// ```
+pub mod h_own_files {}
 
 /// Which fabric when.
 ///

@@ -230,15 +230,6 @@ pub struct SetLists {
     pub default: Option<Option<Acl>>,
 }
 
-/// The lists that an object has beside its mode.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Lists<'a> {
-    /// Who may access the object; without one the mode says it.
-    pub access: Option<&'a Acl>,
-    /// What new objects in this directory get.
-    pub default: Option<&'a Acl>,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -14,14 +14,23 @@ const PERMISSIONS: u32 = 0o777;
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
+const GROUP: u32 = 0o0070;
 const GROUP_EXECUTE: u32 = 0o0010;
+
+/// Whether an object's access control list, if it has one, matters to `user`. The superuser and the owner do not need it: the
+/// mode has the owner's entry. A mode without bits for the group has an empty mask, and Linux ignores the list then.
+#[inline]
+#[must_use]
+pub fn acl_matters(user: &UserIdentity, object: &Guarded) -> bool {
+    !user.is_root() && user.uid != object.uid && object.mode & GROUP != 0
+}
 
 /// Whether `user` has all of `wanted` ([`permission`]) on an object with this mode, and with this list if there is one.
 #[inline]
 #[must_use]
 pub fn allows(user: &UserIdentity, object: &Guarded, acl: Option<&Acl>, wanted: u32) -> bool {
     match acl {
-        Some(acl) if !user.is_root() => acl.permits(user, object.uid, object.gid, wanted),
+        Some(acl) if acl_matters(user, object) => acl.permits(user, object.uid, object.gid, wanted),
         _ => user.may(object, wanted),
     }
 }
@@ -254,30 +263,16 @@ pub fn has_verifier_times(seen: &ObjectStat, verifier: StoreVerifier) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::acl::{AclEntry, kind};
     use crate::store::Blocked;
-    use crate::types::{DeviceId, ObjectId};
+    use crate::types::ObjectId;
 
     const OWNER: u32 = 10;
-    const GROUP: u32 = 20;
+    const OWNING_GROUP: u32 = 20;
 
     fn seen(kind: ObjectKind, mode: u32) -> ObjectStat {
-        ObjectStat {
-            object: ObjectId { fileid: 1, generation: 1 },
-            kind,
-            mode,
-            nlink: 1,
-            uid: OWNER,
-            gid: GROUP,
-            size: 100,
-            used: 0,
-            device: DeviceId::default(),
-            atime: Timestamp::default(),
-            mtime: Timestamp::default(),
-            ctime: Timestamp::default(),
-            has_list: false,
-            born: None,
-            change: 0,
-        }
+        let object = ObjectId { fileid: 1, generation: 1 };
+        ObjectStat { uid: OWNER, gid: OWNING_GROUP, size: 100, ..ObjectStat::new(object, kind, mode) }
     }
 
     /// The superuser, the owner, a member of the group, and another.
@@ -285,7 +280,7 @@ mod tests {
         [
             UserIdentity::ROOT,
             UserIdentity::new(OWNER, 99, []),
-            UserIdentity::new(11, 99, [7, GROUP]),
+            UserIdentity::new(11, 99, [7, OWNING_GROUP]),
             UserIdentity::new(11, 99, [7]),
         ]
     }
@@ -322,7 +317,7 @@ mod tests {
             ("mode", Update { mode: Some(0o600), ..NONE }, [YES, YES, PERMIT, PERMIT]),
             ("the same owner", Update { uid: Some(OWNER), ..NONE }, [YES, YES, PERMIT, PERMIT]),
             ("another owner", Update { uid: Some(11), ..NONE }, [YES, PERMIT, PERMIT, PERMIT]),
-            ("the same group", Update { gid: Some(GROUP), ..NONE }, [YES, YES, PERMIT, PERMIT]),
+            ("the same group", Update { gid: Some(OWNING_GROUP), ..NONE }, [YES, YES, PERMIT, PERMIT]),
             ("the owner's group", Update { gid: Some(99), ..NONE }, [YES, YES, PERMIT, PERMIT]),
             ("a foreign group", Update { gid: Some(21), ..NONE }, [YES, PERMIT, PERMIT, PERMIT]),
             ("no user", Update { uid: Some(INVALID_ID), ..NONE }, [INVALID; 4]),
@@ -371,7 +366,7 @@ mod tests {
     #[test]
     fn what_ends_set_id_bits() {
         let [root, owner, ..] = users();
-        let member = UserIdentity::new(OWNER, GROUP, []);
+        let member = UserIdentity::new(OWNER, OWNING_GROUP, []);
         let all = Update { mode: Some(0o7777), ..NONE };
         for (what, user, wanted, expected) in [
             ("a new size", owner, Update { size: Some(0), ..NONE }, [Some(0o775), Some(0o2765)]),
@@ -410,11 +405,18 @@ mod tests {
             ("a file", owner, plain, file, NONE, (OWNER, 99, 0o644)),
             ("a directory", owner, plain, directory, NONE, (OWNER, 99, 0o755)),
             ("a link", owner, plain, link, asked(None, None, Some(0)), (OWNER, 99, 0o777)),
-            ("a file that inherits", owner, inheriting, file, NONE, (OWNER, GROUP, 0o644)),
-            ("a directory that inherits", owner, inheriting, directory, NONE, (OWNER, GROUP, 0o2755)),
+            ("a file that inherits", owner, inheriting, file, NONE, (OWNER, OWNING_GROUP, 0o644)),
+            ("a directory that inherits", owner, inheriting, directory, NONE, (OWNER, OWNING_GROUP, 0o2755)),
             ("root gives away", root, plain, file, asked(Some(3), Some(4), None), (3, 4, 0o644)),
             ("others do not", member, plain, file, asked(Some(3), Some(4), None), (11, 99, 0o644)),
-            ("a group of one's own", member, plain, file, asked(None, Some(GROUP), None), (11, GROUP, 0o644)),
+            (
+                "a group of one's own",
+                member,
+                plain,
+                file,
+                asked(None, Some(OWNING_GROUP), None),
+                (11, OWNING_GROUP, 0o644),
+            ),
             ("set-gid, of a member", member, plain, file, asked(None, None, Some(0o2755)), (11, 99, 0o2755)),
             (
                 "set-gid, of an outsider",
@@ -422,7 +424,7 @@ mod tests {
                 inheriting,
                 file,
                 asked(None, None, Some(0o2755)),
-                (OWNER, GROUP, 0o755),
+                (OWNER, OWNING_GROUP, 0o755),
             ),
         ] {
             let made = new_attributes(&user, &above, kind, &wanted, 1 << 40, true).unwrap();
@@ -430,7 +432,8 @@ mod tests {
         }
         // A store that can give nothing away.
         let made =
-            new_attributes(&member, &plain, file, &asked(None, Some(GROUP), None), 1 << 40, false).unwrap();
+            new_attributes(&member, &plain, file, &asked(None, Some(OWNING_GROUP), None), 1 << 40, false)
+                .unwrap();
         assert_eq!((made.gid, made.has_asked_gid), (99, true));
         let of_none = asked(None, Some(INVALID_ID), None);
         assert_eq!(new_attributes(&root, &plain, file, &of_none, 9, true).err(), INVALID);
@@ -481,5 +484,45 @@ mod tests {
         assert!(!has_verifier_times(&file, *b"12345678"));
         assert!(!has_verifier_times(&ObjectStat { size: 1, ..file }, verifier), "it was written");
         assert!(!has_verifier_times(&ObjectStat { mtime: Timestamp::default(), ..file }, verifier));
+    }
+
+    /// The kernel's rules (`acl_permission_check`): a list counts for users other than the owner and the superuser, and only
+    /// while its mask, which the mode shows, permits something.
+    #[test]
+    fn a_list_counts_where_the_kernel_reads_it() {
+        let named = |mask| {
+            let entry = |kind, id, permissions| AclEntry { kind, id, permissions };
+            let entries = [
+                entry(kind::OWNER, 0, 6),
+                entry(kind::USER, 11, 0),
+                entry(kind::USER, 12, 7),
+                entry(kind::OWNING_GROUP, 0, 4),
+                entry(kind::MASK, 0, mask),
+                entry(kind::OTHER, 0, 4),
+            ];
+            Acl::from_entries(entries.into_iter()).unwrap()
+        };
+        let [root, owner, member, _] = users();
+        let (granted, other) = (UserIdentity::new(12, 99, []), UserIdentity::new(13, 99, []));
+        for (mask, expected) in [
+            // User 11 is named, with nothing; as a member of the group it could read.
+            (6, [true, true, false, true, true]),
+            // An empty mask: by the mode alone, whose middle is the group's.
+            (0, [true, true, false, true, true]),
+        ] {
+            let acl = named(mask);
+            let file = seen(ObjectKind::Regular, 0o600 | acl.mode_bits() & 0o077).guarded();
+            let found = [root, owner, member, granted, other]
+                .map(|user| allows(&user, &file, Some(&acl), permission::READ));
+            assert_eq!(found, expected, "{mask}");
+        }
+        let file = seen(ObjectKind::Regular, 0o604).guarded();
+        assert!(!allows(&granted, &file, Some(&named(0)), permission::WRITE));
+        assert!(allows(
+            &granted,
+            &seen(ObjectKind::Regular, 0o664).guarded(),
+            Some(&named(6)),
+            permission::WRITE
+        ));
     }
 }

@@ -10,15 +10,17 @@
 //! step blocks.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_memory::Shared;
 
-use crate::acl::{Lists, SetLists};
+use crate::acl::{Acl, SetLists};
 use crate::error::FsError;
 use crate::identity::UserIdentity;
+use crate::name::{NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::policy;
 use crate::types::{
     DeviceId, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, TimeUpdate, Timestamp, Update,
@@ -248,6 +250,9 @@ pub struct EntryName<'a> {
 /// Room for what a symbolic link holds.
 pub const LINK_SPACE: usize = 4096;
 
+/// Directories between an object and the root, at most, where a store does not say how many.
+const DEPTH_MAX: usize = 4096;
+
 /// Where and how a listing starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListStart {
@@ -270,8 +275,8 @@ pub struct Listed<'a> {
     pub attributes: Option<ObjectStat>,
 }
 
-/// Space and objects of a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Space and objects of a store. All 0: it does not say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Bytes for data in all.
     pub bytes_total: u64,
@@ -294,6 +299,18 @@ pub struct StoreLimits {
     pub name_len_max: u32,
     /// The longest path of a symbolic link, in bytes.
     pub path_len_max: u32,
+}
+
+impl Default for StoreLimits {
+    /// What the protocols can say, and no hard links.
+    fn default() -> StoreLimits {
+        StoreLimits {
+            file_len_max: i64::MAX as u64,
+            links_max: 1,
+            name_len_max: NAME_LEN_MAX,
+            path_len_max: PATH_LEN_MAX,
+        }
+    }
 }
 
 /// What a store does beyond the least. All `false`: the least.
@@ -334,12 +351,24 @@ pub struct StoreProfile {
     pub can: Capabilities,
 }
 
+impl StoreProfile {
+    /// A store that does the least, whose files are its own.
+    #[must_use]
+    pub fn new(fsid: u64, root: ObjectId) -> StoreProfile {
+        let (limits, can) = (StoreLimits::default(), Capabilities::default());
+        StoreProfile { fsid, volume: fsid, root, limits, acts_as: None, can }
+    }
+}
+
 /// A file system.
 ///
 /// It knows objects, names and data, and no permissions: [`Volume`](crate::Volume) asks first, and hands down what it saw. A
 /// store whose files others change too compares that, or acts as the `user`, for whom everything is done. A store whose files
 /// are the kernel's takes several system calls for one step: if a later one fails it takes the earlier ones back, as far as
 /// the kernel lets it. [`Store::write`] may write a part, and says how much. `now` is the wall clock.
+///
+/// A store has to say what it is, what its objects are and are named, and what is in files. All else has a default: of a store that
+/// nothing can change.
 ///
 /// It is `Any`, so that a program that made a store can find its own kind again.
 pub trait Store: Any {
@@ -357,14 +386,25 @@ pub trait Store: Any {
         Ok(())
     }
 
-    /// Changes whenever data that was written and not committed may have been lost.
-    fn write_verifier(&self) -> StoreVerifier;
+    /// Changes whenever data that was written and not committed may have been lost. A store that commits each WRITE needs none.
+    fn write_verifier(&self) -> StoreVerifier {
+        StoreVerifier::default()
+    }
 
     /// Space and objects now.
-    fn usage(&self) -> ReadStep<Usage>;
+    fn usage(&self) -> ReadStep<Usage> {
+        Ok(Usage::default())
+    }
 
     /// What an object is.
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat>;
+
+    /// What a directory is in which names are looked up: as [`Store::stat`], or as it was at a moment since [`Store::poll_later`] was
+    /// called last, if this server has not changed it since. A store that has to ask may ask once for all look-ups that come together.
+    #[inline(always)]
+    fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        self.stat(directory)
+    }
 
     /// What an object is that a step has just changed, or [`Store::finish`] has just told of; at some moment since that was
     /// over. `None`: it would have to be waited for. A store that has to ask may ask once for all transfers of a file that
@@ -388,11 +428,24 @@ pub trait Store: Any {
         false
     }
 
-    /// The object of a name, or of `..`.
+    /// The object of a name, or of `..`: the directory above, and of the root itself.
     fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat>;
 
     /// Whether a directory is `other`, or lies in it.
-    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool>;
+    fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
+        let mut at = self.stat(directory)?;
+        for _ in 0..DEPTH_MAX {
+            if at.object == other {
+                return Ok(true);
+            }
+            let above = self.entry(EntryName { directory: &at, name: b".." })?;
+            if above.object == at.object {
+                return Ok(false);
+            }
+            at = above;
+        }
+        Err(FsError::NameTooLong.into())
+    }
 
     /// Shows the entries after a cookie (from the first, if it is 0) until `visit` returns `false`; that entry counts as not
     /// shown. Returns whether the last entry was shown.
@@ -412,12 +465,21 @@ pub trait Store: Any {
         object: ObjectId,
         space: &'a mut [u8; LINK_SPACE],
         now: Timestamp,
-    ) -> ReadStep<&'a [u8]>;
+    ) -> ReadStep<&'a [u8]> {
+        let _ = (object, space, now);
+        Err(FsError::Invalid.into())
+    }
 
-    /// The access control lists of an object beside its mode.
-    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
-        let _ = object;
-        Ok(Lists::default())
+    /// The access control list of an object that was `seen` so. `None`: its mode says all.
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let _ = seen;
+        Ok(None)
+    }
+
+    /// The list that new objects in a directory inherit. `None`: it has none, or is no directory.
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let _ = directory;
+        Ok(None)
     }
 
     /// Whether an exclusive CREATE with this verifier made the file, and it is as it was made.
@@ -432,7 +494,10 @@ pub trait Store: Any {
         seen: &ObjectStat,
         set: &Update,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, set, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Makes an object. [`FsError::Exists`] if the name is taken.
     fn make(
@@ -442,7 +507,10 @@ pub trait Store: Any {
         what: NewObject<'_>,
         attributes: &NewAttributes,
         now: Timestamp,
-    ) -> ChangeStep<ObjectStat>;
+    ) -> ChangeStep<ObjectStat> {
+        let _ = (user, at, what, attributes, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Gives an object, which is no directory, one more name. [`FsError::Exists`] if that is taken.
     fn link(
@@ -451,7 +519,10 @@ pub trait Store: Any {
         seen: &ObjectStat,
         at: EntryName<'_>,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, seen, at, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Removes a name, which was seen to be this object's. [`FsError::NotEmpty`] for a directory with entries.
     fn remove(
@@ -460,7 +531,10 @@ pub trait Store: Any {
         at: EntryName<'_>,
         seen: &ObjectStat,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, at, seen, now);
+        Err(FsError::ReadOnly.into())
+    }
 
     /// Renames `from`, which was seen to be `moved`, to `to`, which was seen to be `replaced`. [`FsError::NotEmpty`] if that is a
     /// directory with entries.
@@ -471,9 +545,26 @@ pub trait Store: Any {
         to: EntryName<'_>,
         seen: RenameSeen<'_>,
         now: Timestamp,
-    ) -> ChangeStep<()>;
+    ) -> ChangeStep<()> {
+        let _ = (user, from, to, seen, now);
+        Err(FsError::ReadOnly.into())
+    }
 
-    /// Sets access control lists, and the mode that goes with them.
+    /// As [`Store::rename`] to a name that was not looked up: [`FsError::Exists`] if it is taken. `None`: the store cannot tell at
+    /// once, so the name has to be looked up first.
+    fn rename_to_free(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        moved: &ObjectStat,
+        now: Timestamp,
+    ) -> Option<Result<(), FsError>> {
+        let _ = (user, from, to, moved, now);
+        None
+    }
+
+    /// Sets access control lists, and the mode that goes with them. Does all of it, or fails and changes no list.
     fn set_lists(
         &mut self,
         user: &UserIdentity,
@@ -533,10 +624,16 @@ pub trait Store: Any {
         data: WriteData<'_>,
         stability: Stability,
         now: Timestamp,
-    ) -> ChangeStep<WriteDone>;
+    ) -> ChangeStep<WriteDone> {
+        let _ = (user, object, offset, data, stability, now);
+        Err(FsError::ReadOnly.into())
+    }
 
-    /// Puts what was written to a file on stable storage.
-    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()>;
+    /// Puts what was written to a file on stable storage. A store that answers each WRITE with [`Stability::FileSync`] has done it.
+    fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()> {
+        let _ = (object, offset, count);
+        Ok(Progress::Done(()))
+    }
 
     /// What an earlier operation changed at these may still be on its way to stable storage: the next
     /// [`Store::sync_changes`] includes it.

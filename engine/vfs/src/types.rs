@@ -1,5 +1,7 @@
 //! Objects, attributes, times, and what is asked of them.
 
+use std::time::Duration;
+
 use crate::identity::Guarded;
 
 /// Eight octets that are only compared: of writes, of exclusive creation, of listings.
@@ -43,6 +45,12 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
+    /// The same, as a duration. `None`: it is before 1970.
+    #[must_use]
+    pub fn since_epoch(self) -> Option<Duration> {
+        Some(Duration::new(self.seconds.try_into().ok()?, self.nanoseconds))
+    }
+
     /// A change attribute for objects whose last change time is this: it grows with the time, a nanosecond at least.
     #[inline]
     #[must_use]
@@ -90,8 +98,9 @@ pub struct ObjectStat {
     pub mtime: Timestamp,
     /// Last change of the attributes.
     pub ctime: Timestamp,
-    /// Whether it has access control lists, which say more than its mode.
-    pub has_list: bool,
+    /// Whether it may have an access control list, which says more than its mode: the store tells
+    /// ([`Store::access_acl`](crate::Store::access_acl)).
+    pub may_have_acl: bool,
     /// When it was made, if the store knows.
     pub born: Option<Timestamp>,
     /// Another number after each change of the object.
@@ -99,6 +108,29 @@ pub struct ObjectStat {
 }
 
 impl ObjectStat {
+    /// An object of the superuser with this mode and one link; it is empty, and its times are 0.
+    #[must_use]
+    pub const fn new(object: ObjectId, kind: ObjectKind, mode: u32) -> ObjectStat {
+        const EPOCH: Timestamp = Timestamp { seconds: 0, nanoseconds: 0 };
+        ObjectStat {
+            object,
+            kind,
+            mode,
+            nlink: 1,
+            uid: 0,
+            gid: 0,
+            size: 0,
+            used: 0,
+            device: DeviceId { major: 0, minor: 0 },
+            atime: EPOCH,
+            mtime: EPOCH,
+            ctime: EPOCH,
+            may_have_acl: false,
+            born: None,
+            change: 0,
+        }
+    }
+
     /// What permissions depend on, beside access control lists.
     #[inline]
     #[must_use]

@@ -3,9 +3,11 @@
 //! An operation reads first and acts once. It gets its objects as the caller saw them ([`Volume::stat`]), so that what is told
 //! of an object before the operation, what permits it, and what the store compares is one and the same view.
 
+use std::borrow::Cow;
+
 use stag_memory::Shared;
 
-use crate::acl::{Lists, SetLists};
+use crate::acl::{Acl, SetLists};
 use crate::error::FsError;
 use crate::identity::{UserIdentity, accesses, permission};
 use crate::name::{PATH_LEN_MAX, check_name, is_dots};
@@ -68,9 +70,20 @@ impl<S: Store + ?Sized> Volume<S> {
         self.store.stat(object)
     }
 
+    /// What a directory is in which names are looked up, as [`Store::stat_to_search`].
+    pub fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        self.store.stat_to_search(directory)
+    }
+
     fn allows(&self, user: &UserIdentity, seen: &ObjectStat, wanted: u32) -> ReadStep<bool> {
-        let lists = if seen.has_list { self.store.lists(seen.object)? } else { Lists::default() };
-        Ok(policy::allows(user, &seen.guarded(), lists.access, wanted))
+        let acl = self.acl_for(user, seen)?;
+        Ok(policy::allows(user, &seen.guarded(), acl.as_deref(), wanted))
+    }
+
+    /// The access control list of an object, if it matters to `user`.
+    fn acl_for(&self, user: &UserIdentity, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let matters = seen.may_have_acl && policy::acl_matters(user, &seen.guarded());
+        if matters { self.store.access_acl(seen) } else { Ok(None) }
     }
 
     fn permit(&self, user: &UserIdentity, seen: &ObjectStat, wanted: u32) -> ReadStep<()> {
@@ -102,9 +115,9 @@ impl<S: Store + ?Sized> Volume<S> {
     /// Which of the accesses `wanted` ([`access`](crate::access)) `user` has on an object.
     pub fn access(&self, user: &UserIdentity, seen: &ObjectStat, wanted: u32) -> ReadStep<u32> {
         let user = self.acting(user);
-        let lists = if seen.has_list { self.store.lists(seen.object)? } else { Lists::default() };
+        let acl = self.acl_for(user, seen)?;
         let (guarded, is_directory) = (seen.guarded(), seen.kind == ObjectKind::Directory);
-        Ok(accesses(is_directory, wanted, |needed| policy::allows(user, &guarded, lists.access, needed)))
+        Ok(accesses(is_directory, wanted, |needed| policy::allows(user, &guarded, acl.as_deref(), needed)))
     }
 
     /// What a symbolic link holds. No permission is needed.
@@ -145,9 +158,14 @@ impl<S: Store + ?Sized> Volume<S> {
         self.store.list(directory.object, start, now, visit)
     }
 
-    /// The access control lists of an object beside its mode. No permission is needed.
-    pub fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
-        self.store.lists(object)
+    /// The access control list of an object, as [`Store::access_acl`]. No permission is needed.
+    pub fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        if seen.may_have_acl { self.store.access_acl(seen) } else { Ok(None) }
+    }
+
+    /// The list that new objects in a directory inherit, as [`Store::default_acl`]. No permission is needed.
+    pub fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        self.store.default_acl(directory)
     }
 
     /// Sets access control lists. A store that keeps none takes what a mode can say, and no more.
@@ -414,6 +432,11 @@ impl<S: Store + ?Sized> Volume<S> {
             // Its `..` changes.
             self.permit(&user, &moved, permission::WRITE)?;
         }
+        // Most names are free.
+        match self.store.rename_to_free(&user, from, to, &moved, now) {
+            None | Some(Err(FsError::Exists)) => {}
+            Some(renamed) => return Ok(Progress::Done(renamed?)),
+        }
         let replaced = self.find(to)?;
         if let Some(replaced) = &replaced {
             // Two names of one object: both stay.
@@ -451,8 +474,8 @@ impl<S: Store + ?Sized> Volume<S> {
     fn admit_read(&self, user: &UserIdentity, object: ObjectId) -> ReadStep<()> {
         let seen = self.store.stat(object)?;
         policy::check_is_file(seen.kind)?;
-        let lists = self.store.lists(object)?;
-        Ok(policy::admit_read(user, &seen.guarded(), || lists.access)?)
+        let acl = self.acl_for(user, &seen)?;
+        Ok(policy::admit_read(user, &seen.guarded(), || acl.as_deref())?)
     }
 
     /// Writes, as [`Store::write`].
@@ -486,8 +509,9 @@ impl<S: Store + ?Sized> Volume<S> {
         let user = *self.acting(user);
         let seen = self.store.stat(object)?;
         policy::check_is_file(seen.kind)?;
-        let lists = self.store.lists(object)?;
-        policy::admit_write(&user, &seen.guarded(), || lists.access)?;
+        let acl = self.acl_for(&user, &seen)?;
+        policy::admit_write(&user, &seen.guarded(), || acl.as_deref())?;
+        drop(acl);
         if offset.checked_add(len).is_none_or(|end| end > self.profile.limits.file_len_max) {
             return Err(FsError::TooLarge.into());
         }
@@ -515,8 +539,9 @@ impl<S: Store + ?Sized> Volume<S> {
         kind: ExtentKind,
     ) -> ReadStep<Option<u64>> {
         policy::check_is_file(seen.kind)?;
-        let lists = self.store.lists(seen.object)?;
-        policy::admit_read(self.acting(user), &seen.guarded(), || lists.access)?;
+        let user = self.acting(user);
+        let acl = self.acl_for(user, seen)?;
+        policy::admit_read(user, &seen.guarded(), || acl.as_deref())?;
         if offset >= seen.size {
             return Err(FsError::NoAddress.into());
         }

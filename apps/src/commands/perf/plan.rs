@@ -12,7 +12,7 @@ use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::{MeasuredOperation, Scenario};
 
-use super::{Called, Perf, room};
+use super::{Perf, room};
 use crate::failure::CommandFailure;
 use crate::locality;
 use crate::options;
@@ -71,7 +71,7 @@ pub(super) const BUILD_PROFILE: &str = env!("STAG_BUILD_PROFILE");
 impl Plan {
     /// Checks the flags, and chooses what they leave open.
     pub(super) fn new(perf: &Perf) -> Result<Plan, CommandFailure> {
-        let operation = MeasuredOperation::from(perf.operation);
+        let operation = perf.operation;
         check(perf, operation)?;
         let topology = Topology::read().map_err(CommandFailure::run)?;
         let near = locality::near(&topology, perf.fabric(), options::get().device.as_deref());
@@ -125,7 +125,7 @@ impl Plan {
             notes.extend(congestion_note(options.congestion_control));
         }
         let root = match &perf.url {
-            Some(url) if operation.has_file() => Some(find_root(url)?),
+            Some(url) if needs_export(operation) => Some(find_root(url)?),
             _ => None,
         };
         let scenario = |size| Scenario {
@@ -174,14 +174,7 @@ impl Plan {
 
     /// How one measures, as on a command line: `read`, `null`, …
     pub(super) fn operation(&self) -> &'static str {
-        match self.scenarios[0].operation {
-            MeasuredOperation::Null => "null",
-            MeasuredOperation::Read => "read",
-            MeasuredOperation::Write => "write",
-            MeasuredOperation::Getattr => "getattr",
-            MeasuredOperation::Echo => "echo",
-            MeasuredOperation::Reply => "reply",
-        }
+        self.scenarios[0].operation.name()
     }
 }
 
@@ -233,15 +226,15 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
     }
     if let Some(url) = &perf.url {
         if matches!(operation, MeasuredOperation::Echo | MeasuredOperation::Reply) {
-            let name = if operation == MeasuredOperation::Echo { "echo" } else { "reply" };
             return refuse(format_args!(
-                "{url}: {name} is a program of stag perf's own server; leave the URL out, or measure null"
+                "{url}: {} is a program of stag perf's own server; leave the URL out, or measure null",
+                operation.name()
             ));
         }
-        if operation.has_file() && url.path.is_empty() {
+        if needs_export(operation) && url.path.is_empty() {
             return refuse(format_args!(
-                "{url}: {} works on a file; name an export, as in {url}/data",
-                if perf.operation == Called::Getattr { "getattr" } else { "it" }
+                "{url}: {} works on files; name an export, as in {url}/data",
+                operation.name()
             ));
         }
     }
@@ -249,6 +242,11 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
         Some(misfit) => refuse(format_args!("{misfit}")),
         None => Ok(()),
     }
+}
+
+/// Whether it works on files or names.
+fn needs_export(operation: MeasuredOperation) -> bool {
+    operation.has_file() || operation.has_names()
 }
 
 fn size_max(operation: MeasuredOperation) -> u64 {

@@ -76,6 +76,8 @@ struct Measured<'a> {
     reply_chunks_per_call: Option<f64>,
     /// Round trips of a Call: 1, and 1 more for each Reply that is read; null but of `reply`.
     round_trips: Option<f64>,
+    /// Entries that a READDIRPLUS returned; null but of `readdirplus`.
+    entries_per_call: Option<f64>,
     requirements: &'a [Verdict],
 }
 
@@ -208,6 +210,8 @@ fn object<'a>(
         replies_pulled_per_call: is_reply.then_some(figures.replies_pulled_per_call),
         reply_chunks_per_call: is_reply.then_some(figures.reply_chunks_per_call),
         round_trips: is_reply.then_some(1.0 + figures.replies_pulled_per_call),
+        entries_per_call: (scenario.operation == stag_bench::MeasuredOperation::Readdirplus)
+            .then_some(figures.entries_per_call),
         requirements,
     }
 }
@@ -285,6 +289,13 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
             1.0 + pulled,
             100.0 * pulled,
             100.0 * chunks,
+        ))?;
+    }
+    if scenario.operation == stag_bench::MeasuredOperation::Readdirplus {
+        let entries = figures.entries_per_call;
+        out.line(format_args!(
+            "           {entries:.0} entries a Call: {}",
+            rate(entries * figures.calls_per_second.median)
         ))?;
     }
     if let Some(problem) = figures.disturbance.describe() {

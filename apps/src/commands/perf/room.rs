@@ -87,7 +87,7 @@ fn memory_len(scenario: &Scenario) -> u64 {
     let config = engine_config(scenario);
     let clients = scenario.client_cores().len() as u64;
     let connections = scenario.connections as u64 * clients;
-    let block = scenario.size.next_multiple_of(4096) as u64;
+    let block = scenario.block_len() as u64;
     let messages = (Pools::messages_needed(&config) * config.message_len()) as u64;
     let capacity = config.capacity();
     let queue_pair = match scenario.fabric {

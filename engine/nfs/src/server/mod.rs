@@ -327,11 +327,34 @@ impl<S: Store + ?Sized> ExportTable<S> {
         handle: Handle<'_>,
         work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> ReadStep<T>,
     ) -> Result<(Result<T, FsError>, PostOpAttributes), WaitsFor> {
+        self.with_seen(asker, handle, Self::stat, work)
+    }
+
+    /// The same of a directory in which a name is looked up.
+    fn with_directory<T>(
+        &mut self,
+        asker: &CallContext<'_>,
+        handle: Handle<'_>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> ReadStep<T>,
+    ) -> Result<(Result<T, FsError>, PostOpAttributes), WaitsFor> {
+        let stat =
+            |exports: &Self, opened: &ResolvedHandle| exports.volume(opened).stat_to_search(opened.object);
+        self.with_seen(asker, handle, stat, work)
+    }
+
+    #[inline(always)]
+    fn with_seen<T>(
+        &mut self,
+        asker: &CallContext<'_>,
+        handle: Handle<'_>,
+        stat: impl FnOnce(&Self, &ResolvedHandle) -> ReadStep<ObjectStat>,
+        work: impl FnOnce(&mut Self, &ResolvedHandle, &ObjectStat) -> ReadStep<T>,
+    ) -> Result<(Result<T, FsError>, PostOpAttributes), WaitsFor> {
         let opened = match self.open(asker, handle) {
             Ok(opened) => opened,
             Err(error) => return Ok((Err(error), None)),
         };
-        let seen = match opened.settle(self.stat(&opened))? {
+        let seen = match opened.settle(stat(self, &opened))? {
             Ok(seen) => seen,
             Err(error) => return Ok((Err(error), None)),
         };

@@ -378,7 +378,7 @@ pub(super) fn lookup<S: Store + ?Sized>(
     _: Timestamp,
 ) -> Result<LookedUp, WaitsFor> {
     let (found, directory) =
-        exports.with_object(asker, arguments.what.directory, |exports, opened, seen| {
+        exports.with_directory(asker, arguments.what.directory, |exports, opened, seen| {
             let name = arguments.what.name.0;
             let found = exports.volume(opened).lookup(&opened.caller, seen, name)?;
             Ok(Found::new(exports, opened, Some(&found), ()))

@@ -1,6 +1,7 @@
 //! NFSACL version 3: the access control lists of the exports' objects. Served on the connections that NFS is served
 //! on; nothing in it is reduced, and a GETACL Reply is as long as the lists are (8267-5.2-a).
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
@@ -109,7 +110,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
     }
 }
 
-/// Lists in the order of the wire.
+/// Lists in the order of the wire. One that was not asked for is empty.
 struct Shown {
     access: Vec<AclEntry>,
     default: Vec<AclEntry>,
@@ -132,12 +133,20 @@ fn getacl<S: Store + ?Sized>(
         if wanted & !mask::ALL != 0 {
             return Err(FsError::Invalid.into());
         }
-        let lists = exports.volume(opened).lists(seen.object)?;
+        let volume = exports.volume(opened);
         let (uid, gid) = (seen.uid, seen.gid);
-        let access = lists
-            .access
-            .map_or_else(|| Acl::from_mode(seen.mode).entries(uid, gid, 0), |acl| acl.entries(uid, gid, 0));
-        let default = lists.default.map_or_else(Vec::new, |acl| acl.entries(uid, gid, kind::DEFAULT));
+        let access = if wanted & (mask::ACCESS | mask::ACCESS_COUNT) != 0 {
+            let acl = volume.access_acl(seen)?;
+            acl.map_or_else(|| Acl::from_mode(seen.mode), Cow::into_owned).entries(uid, gid, 0)
+        } else {
+            Vec::new()
+        };
+        let default = if wanted & (mask::DEFAULT | mask::DEFAULT_COUNT) != 0 {
+            let acl = volume.default_acl(seen.object)?;
+            acl.map_or_else(Vec::new, |acl| acl.entries(uid, gid, kind::DEFAULT))
+        } else {
+            Vec::new()
+        };
         Ok(Shown { access, default })
     })?;
     Ok(Gotten { wanted, shown, attributes })
@@ -151,12 +160,7 @@ impl Gotten {
                 writer.u32(0)?;
                 writer.value(attributes)?;
                 writer.u32(*wanted)?;
-                for (entries, whole, counted) in [
-                    (&shown.access, mask::ACCESS, mask::ACCESS_COUNT),
-                    (&shown.default, mask::DEFAULT, mask::DEFAULT_COUNT),
-                ] {
-                    let asked = wanted & (whole | counted) != 0;
-                    let entries = if asked { &entries[..] } else { &[] };
+                for (entries, whole) in [(&shown.access, mask::ACCESS), (&shown.default, mask::DEFAULT)] {
                     encode_acl(writer, entries.iter().map(entry), wanted & whole == 0)?;
                 }
                 Ok(())

@@ -2,8 +2,15 @@
 
 use std::time::Duration;
 
+use stag_disk::{Disk, DiskConfig};
+use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{FinishedCall, Getacl, ReplyRoom, Setacl, Target};
+use stag_nfs::server::LockingConfig;
+use stag_nfs::state::Recovered;
 use stag_rpc::{Chunks, Credentials, ProtocolChoice};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
+use stag_testing::Scratch;
+use stag_vfs::Store;
 use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, ENTRIES_MAX, Entry, GetaclArguments, SetaclArguments, encode_acl, kind, mask};
 use stag_wire::xdr::{Reader, Writer};
@@ -17,6 +24,33 @@ const LONG_LIST: u32 = 600;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 type List = Vec<(u32, u32, u32)>;
+
+/// Runs a test over a store in memory, and over a directory of the machine where that may act as any user and has lists.
+fn each(test: impl Fn(&mut Pair)) {
+    println!("in memory");
+    test(&mut Pair::new(&["/data,root_squash=no"]));
+    if !rustix::process::geteuid().is_root() {
+        return stag_testing::skipped("a directory: only root may act as other users");
+    }
+    println!("a directory");
+    let scratch = Scratch::folder();
+    let keeps_lists = std::cell::Cell::new(false);
+    let locking = (LockingConfig::default(), Recovered::nothing());
+    let mut pair = Pair::of(&["/data,root_squash=no"], 1, FaultPlan::default(), locking, |_, pool| {
+        // Time is simulated: no thread answers in it.
+        let config =
+            DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 9) };
+        let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+        let store = DirectoryStore::new(&config, disk, pool.clone()).unwrap();
+        keeps_lists.set(store.profile().can.keeps_lists);
+        Box::new(store)
+    });
+    if keeps_lists.get() {
+        test(&mut pair);
+    } else {
+        stag_testing::skipped("the file system of temporary files has no access control lists");
+    }
+}
 
 /// Both lists of an object, and its mode.
 fn getacl(pair: &mut Pair, object: &[u8], wanted: u32) -> Result<(List, List, u32), Status> {
@@ -129,81 +163,81 @@ fn long_lists_are_asked_for_again_with_more_room() {
 
 #[test]
 fn a_mode_shows_as_four_entries() {
-    let mut pair = Pair::new(&["/data,root_squash=no"]);
-    let root = pair.root.clone();
-    let file = make(&mut pair, &root, b"f", 0o640, false);
-    let expected = vec![(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 0)];
-    assert_eq!(getacl(&mut pair, &file, mask::ACCESS | mask::ACCESS_COUNT), Ok((expected, vec![], 0o640)));
-    assert_eq!(getacl(&mut pair, &file, mask::ACCESS_COUNT), Ok((vec![], vec![], 0o640)));
-    assert_eq!(
-        getacl(&mut pair, &root, mask::DEFAULT | mask::DEFAULT_COUNT).map(|lists| lists.1),
-        Ok(vec![])
-    );
-    assert_eq!(getacl(&mut pair, &file, 16), Err(Status::Inval));
-    assert_eq!(getacl(&mut pair, &[7; 32], EVERYTHING), Err(Status::Stale));
+    each(|pair| {
+        let root = pair.root.clone();
+        let file = make(pair, &root, b"f", 0o640, false);
+        let expected = vec![(OWNER, 0, 6), (OWNING, 0, 4), (MASK, 0, 4), (OTHER, 0, 0)];
+        assert_eq!(getacl(pair, &file, mask::ACCESS | mask::ACCESS_COUNT), Ok((expected, vec![], 0o640)));
+        assert_eq!(getacl(pair, &file, mask::ACCESS_COUNT), Ok((vec![], vec![], 0o640)));
+        assert_eq!(getacl(pair, &root, mask::DEFAULT | mask::DEFAULT_COUNT).map(|lists| lists.1), Ok(vec![]));
+        assert_eq!(getacl(pair, &file, 16), Err(Status::Inval));
+        assert_eq!(getacl(pair, &[7; 32], EVERYTHING), Err(Status::Stale));
+    });
 }
 
 /// What `setfacl -m u:7:rw,g:30:r` does, and `chmod` after it.
 #[test]
 fn lists_are_kept_and_decide_and_follow_the_mode() {
-    let mut pair = Pair::new(&["/data,root_squash=no"]);
-    let root = pair.root.clone();
-    let file = make(&mut pair, &root, b"f", 0o600, false);
-    let list = [(OWNER, 0, 6), (USER, 7, 6), (OWNING, 0, 0), (GROUP, 30, 4), (MASK, 0, 6), (OTHER, 0, 0)];
-    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o660));
-    assert_eq!(getacl(&mut pair, &file, EVERYTHING), Ok((list.to_vec(), vec![], 0o660)));
-    let (read, write) = (access::READ, access::MODIFY | access::EXTEND);
-    for (uid, gids, expected) in [(7, &[][..], read | write), (8, &[30], read), (8, &[], 0)] {
-        become_user(&mut pair, uid, gids);
-        assert_eq!(access(&mut pair, &file), expected, "{uid} {gids:?}");
-    }
-    become_user(&mut pair, 7, &[]);
-    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Err(Status::Perm), "not the owner's");
-    let arguments = ReadArguments { file: Handle(&file), offset: 0, count: 1 };
-    assert!(pair.call(&arguments, Chunks::default()).reply::<ReadArguments<'_>>().unwrap().is_ok());
+    each(|pair| {
+        let root = pair.root.clone();
+        let file = make(pair, &root, b"f", 0o600, false);
+        let list = [(OWNER, 0, 6), (USER, 7, 6), (OWNING, 0, 0), (GROUP, 30, 4), (MASK, 0, 6), (OTHER, 0, 0)];
+        assert_eq!(setacl(pair, &file, Some(&list), None), Ok(0o660));
+        assert_eq!(getacl(pair, &file, EVERYTHING), Ok((list.to_vec(), vec![], 0o660)));
+        let (read, write) = (access::READ, access::MODIFY | access::EXTEND);
+        for (uid, gids, expected) in [(7, &[][..], read | write), (8, &[30], read), (8, &[], 0)] {
+            become_user(pair, uid, gids);
+            assert_eq!(access(pair, &file), expected, "{uid} {gids:?}");
+        }
+        become_user(pair, 7, &[]);
+        assert_eq!(setacl(pair, &file, Some(&list), None), Err(Status::Perm), "not the owner's");
+        let arguments = ReadArguments { file: Handle(&file), offset: 0, count: 1 };
+        assert!(pair.call(&arguments, Chunks::default()).reply::<ReadArguments<'_>>().unwrap().is_ok());
 
-    become_user(&mut pair, 0, &[]);
-    chmod(&mut pair, &file, 0o640);
-    become_user(&mut pair, 7, &[]);
-    assert_eq!(access(&mut pair, &file), read, "the mask is the mode's middle");
-    become_user(&mut pair, 0, &[]);
-    let (shown, _, mode) = getacl(&mut pair, &file, EVERYTHING).unwrap();
-    assert_eq!((shown[4], mode), ((MASK, 0, 4), 0o640));
+        become_user(pair, 0, &[]);
+        chmod(pair, &file, 0o640);
+        become_user(pair, 7, &[]);
+        assert_eq!(access(pair, &file), read, "the mask is the mode's middle");
+        become_user(pair, 0, &[]);
+        let (shown, _, mode) = getacl(pair, &file, EVERYTHING).unwrap();
+        assert_eq!((shown[4], mode), ((MASK, 0, 4), 0o640));
 
-    // Taken away: the mode remains.
-    assert_eq!(setacl(&mut pair, &file, Some(&[]), None), Ok(0o640));
-    assert_eq!(getacl(&mut pair, &file, mask::ACCESS).unwrap().0.len(), 4);
-    become_user(&mut pair, 7, &[]);
-    assert_eq!(access(&mut pair, &file), 0);
+        // Taken away: the mode remains.
+        assert_eq!(setacl(pair, &file, Some(&[]), None), Ok(0o640));
+        assert_eq!(getacl(pair, &file, mask::ACCESS).unwrap().0.len(), 4);
+        become_user(pair, 7, &[]);
+        assert_eq!(access(pair, &file), 0);
+    });
 }
 
 #[test]
 fn new_objects_inherit_the_default_list() {
-    let mut pair = Pair::new(&["/data,root_squash=no"]);
-    let root = pair.root.clone();
-    let directory = make(&mut pair, &root, b"d", 0o755, true);
-    let default = [(OWNER, 0, 7), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 7), (OTHER, 0, 0)]
-        .map(|(kind, id, permissions)| (kind | kind::DEFAULT, id, permissions));
-    assert_eq!(setacl(&mut pair, &directory, None, Some(&default)), Ok(0o755));
-    assert_eq!(getacl(&mut pair, &directory, EVERYTHING).unwrap().1, default);
+    each(|pair| {
+        let root = pair.root.clone();
+        let directory = make(pair, &root, b"d", 0o755, true);
+        let default = [(OWNER, 0, 7), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 7), (OTHER, 0, 0)]
+            .map(|(kind, id, permissions)| (kind | kind::DEFAULT, id, permissions));
+        assert_eq!(setacl(pair, &directory, None, Some(&default)), Ok(0o755));
+        assert_eq!(getacl(pair, &directory, EVERYTHING).unwrap().1, default);
 
-    let file = make(&mut pair, &directory, b"f", 0o640, false);
-    let (list, none, mode) = getacl(&mut pair, &file, EVERYTHING).unwrap();
-    assert_eq!(list, [(OWNER, 0, 6), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 4), (OTHER, 0, 0)]);
-    assert_eq!((none, mode), (vec![], 0o640));
-    let below = make(&mut pair, &directory, b"b", 0o777, true);
-    let (list, inherited, mode) = getacl(&mut pair, &below, EVERYTHING).unwrap();
-    assert_eq!((list.len(), inherited, mode), (5, default.to_vec(), 0o770));
-    // A default list says nothing of the directory itself.
-    become_user(&mut pair, 7, &[]);
-    assert_eq!(access(&mut pair, &below) & access::MODIFY, access::MODIFY);
-    assert_eq!(access(&mut pair, &directory) & access::MODIFY, 0);
+        let file = make(pair, &directory, b"f", 0o640, false);
+        let (list, none, mode) = getacl(pair, &file, EVERYTHING).unwrap();
+        assert_eq!(list, [(OWNER, 0, 6), (USER, 7, 7), (OWNING, 0, 5), (MASK, 0, 4), (OTHER, 0, 0)]);
+        assert_eq!((none, mode), (vec![], 0o640));
+        let below = make(pair, &directory, b"b", 0o777, true);
+        let (list, inherited, mode) = getacl(pair, &below, EVERYTHING).unwrap();
+        assert_eq!((list.len(), inherited, mode), (5, default.to_vec(), 0o770));
+        // A default list says nothing of the directory itself.
+        become_user(pair, 7, &[]);
+        assert_eq!(access(pair, &below) & access::MODIFY, access::MODIFY);
+        assert_eq!(access(pair, &directory) & access::MODIFY, 0);
 
-    become_user(&mut pair, 0, &[]);
-    assert_eq!(setacl(&mut pair, &file, None, Some(&default)), Err(Status::Acces), "only directories");
-    assert_eq!(setacl(&mut pair, &directory, None, Some(&[])), Ok(0o755));
-    let plain = make(&mut pair, &directory, b"p", 0o640, false);
-    assert_eq!(getacl(&mut pair, &plain, EVERYTHING).unwrap().0.len(), 4);
+        become_user(pair, 0, &[]);
+        assert_eq!(setacl(pair, &file, None, Some(&default)), Err(Status::Acces), "only directories");
+        assert_eq!(setacl(pair, &directory, None, Some(&[])), Ok(0o755));
+        let plain = make(pair, &directory, b"p", 0o640, false);
+        assert_eq!(getacl(pair, &plain, EVERYTHING).unwrap().0.len(), 4);
+    });
 }
 
 /// The longest list of the captures, and the longest there is: one Long Call each, and a Long Reply (8267-5.2-a).
@@ -226,27 +260,28 @@ fn long_lists_go_both_ways() {
 
 #[test]
 fn lists_that_make_no_sense_change_nothing() {
-    let mut pair = Pair::new(&["/data,root_squash=no"]);
-    let root = pair.root.clone();
-    let file = make(&mut pair, &root, b"f", 0o640, false);
-    for list in [
-        &[(OWNER, 0, 6)][..],
-        &[(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4), (USER, 7, 4)],
-        &[(OWNER, 0, 8), (OWNING, 0, 4), (OTHER, 0, 4)],
-    ] {
-        assert_eq!(setacl(&mut pair, &file, Some(list), None), Err(Status::Inval));
-    }
-    let place = DirectoryName { directory: Handle(&root), name: Name(b"l") };
-    let arguments = SymlinkArguments {
-        place,
-        attributes: SetAttributes::default(),
-        path: Path(stag_wire::xdr::Item::Inline(b"x")),
-    };
-    let link = pair.ask(arguments, |reply| reply.unwrap().object.unwrap().0.to_vec());
-    let list = [(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4)];
-    assert_eq!(setacl(&mut pair, &link, Some(&list), None), Err(Status::NotSupp));
-    assert_eq!(getacl(&mut pair, &file, EVERYTHING).map(|lists| lists.2), Ok(0o640));
-    assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o644), "a minimal list is a mode");
+    each(|pair| {
+        let root = pair.root.clone();
+        let file = make(pair, &root, b"f", 0o640, false);
+        for list in [
+            &[(OWNER, 0, 6)][..],
+            &[(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4), (USER, 7, 4)],
+            &[(OWNER, 0, 8), (OWNING, 0, 4), (OTHER, 0, 4)],
+        ] {
+            assert_eq!(setacl(pair, &file, Some(list), None), Err(Status::Inval));
+        }
+        let place = DirectoryName { directory: Handle(&root), name: Name(b"l") };
+        let arguments = SymlinkArguments {
+            place,
+            attributes: SetAttributes::default(),
+            path: Path(stag_wire::xdr::Item::Inline(b"x")),
+        };
+        let link = pair.ask(arguments, |reply| reply.unwrap().object.unwrap().0.to_vec());
+        let list = [(OWNER, 0, 6), (OWNING, 0, 4), (OTHER, 0, 4)];
+        assert_eq!(setacl(pair, &link, Some(&list), None), Err(Status::NotSupp));
+        assert_eq!(getacl(pair, &file, EVERYTHING).map(|lists| lists.2), Ok(0o640));
+        assert_eq!(setacl(pair, &file, Some(&list), None), Ok(0o644), "a minimal list is a mode");
+    });
 }
 
 #[test]

@@ -3,11 +3,27 @@
 //! The file is examined after the last of them came and before the first is done. So the result is as true for each as if the
 //! file had been examined for that one alone.
 
-use stag_vfs::{FsError, Stability, policy};
+use std::sync::Arc;
+
+use stag_vfs::{Acl, FsError, ObjectId, Stability, UserIdentity, policy};
 
 use super::DirectoryStore;
-use super::object::status;
+use super::object::{Stat, status};
 use super::transfer::Asked;
+use super::tree::Tree;
+
+/// The access control list of a file that was just `found`, if it matters to `user`.
+#[inline]
+fn access_acl(
+    tree: &mut Tree,
+    keeps_lists: bool,
+    user: &UserIdentity,
+    object: ObjectId,
+    found: &Stat,
+) -> Result<Option<Arc<Acl>>, FsError> {
+    let matters = keeps_lists && policy::acl_matters(user, &found.guarded());
+    if matters { tree.access_acl(object, found.ctime) } else { Ok(None) }
+}
 
 impl DirectoryStore {
     /// Admits or refuses the transfers that were asked for: what a file is counts for all of them that are there now. What
@@ -31,7 +47,8 @@ impl DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
-        policy::admit_read(user, &found.guarded(), || None)?;
+        let acl = access_acl(tree, self.keeps_lists, user, *object, &found)?;
+        policy::admit_read(user, &found.guarded(), || acl.as_deref())?;
         let file = tree.reopen(index, false).map_err(status)?;
         self.transfers.admit_read(*transfer, file, found.size);
         Ok(())
@@ -42,7 +59,8 @@ impl DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
-        policy::admit_write(user, &found.guarded(), || None)?;
+        let acl = access_acl(tree, self.keeps_lists, user, *object, &found)?;
+        policy::admit_write(user, &found.guarded(), || acl.as_deref())?;
         if self.transfers.end_if_empty(*transfer) {
             return Ok(());
         }

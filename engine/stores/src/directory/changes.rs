@@ -7,12 +7,17 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use rustix::fs::{AtFlags, FallocateFlags, OFlags, fallocate, ftruncate, renameat, unlinkat};
+use rustix::fs::{
+    AtFlags, FallocateFlags, OFlags, RenameFlags, fallocate, ftruncate, renameat, renameat_with, unlinkat,
+};
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUser, FileUsers};
 use stag_disk::{ClosingBin, DiskFile};
-use stag_vfs::{FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, SpaceChange, Update, UserIdentity};
+use stag_vfs::{
+    Acl, FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, SetLists, SpaceChange, Update, UserIdentity,
+};
 
+use super::acl::{AclKind, acl_status, read_acl, write_acl};
 use super::kernel::{File, Identified, Reopen};
 use super::making::{Make, change_owner, set_times};
 use super::object::{self, Stat, link_open, name_status, open_again, open_with, status};
@@ -105,6 +110,7 @@ pub(super) enum Change {
     Link(Link),
     Update(Set),
     Space(ChangeSpace),
+    Lists(ChangeLists),
 }
 
 /// What came of a change.
@@ -137,6 +143,8 @@ pub(super) struct Rename {
     pub(super) user: UserIdentity,
     pub(super) from: (File, Box<[u8]>),
     pub(super) to: (File, Box<[u8]>),
+    /// Whether the new name must be free.
+    pub(super) is_free: bool,
     pub(super) targets: [SyncTarget; 2],
 }
 
@@ -167,6 +175,14 @@ pub(super) struct ChangeSpace {
     pub(super) target: SyncTarget,
 }
 
+/// To set access control lists.
+pub(super) struct ChangeLists {
+    pub(super) user: UserIdentity,
+    pub(super) set: SetLists,
+    pub(super) file: File,
+    pub(super) target: SyncTarget,
+}
+
 type Targets = ArrayVec<(ObjectId, File), 2>;
 
 impl Change {
@@ -180,6 +196,7 @@ impl Change {
             Change::Link(link) => link.run(&mut targets).map(|()| None),
             Change::Update(set) => set.run(&mut targets).map(|()| None),
             Change::Space(space) => space.run(actor, &mut targets).map(|()| None),
+            Change::Lists(lists) => lists.run(actor, &mut targets).map(|()| None),
         };
         let after = looks.iter().map(|(id, file)| (*id, object::stat(&**file).ok())).collect();
         Outcome { result, targets, after }
@@ -216,8 +233,15 @@ impl Rename {
     fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
         let ((source, from), (target, to)) = (&self.from, &self.to);
         let (source, target) = (source.as_fd(), target.as_fd());
-        let renamed = actor.act_as(&self.user, None, || renameat(source, &**from, target, &**to));
-        renamed.map_err(directory_status)?;
+        let renamed = actor.act_as(&self.user, None, || {
+            if self.is_free {
+                renameat_with(source, &**from, target, &**to, RenameFlags::NOREPLACE)
+            } else {
+                renameat(source, &**from, target, &**to)
+            }
+        });
+        let status = if self.is_free { name_status } else { directory_status };
+        renamed.map_err(status)?;
         targets.extend(self.targets.into_iter().flatten());
         Ok(())
     }
@@ -229,6 +253,33 @@ impl Link {
         link_open(self.object.as_fd(), self.above.as_fd(), &self.name).map_err(status)?;
         targets.extend(self.targets.into_iter().flatten());
         Ok(())
+    }
+}
+
+impl ChangeLists {
+    /// Sets lists as the user. The default list comes first: it can be taken back without a trace in the mode.
+    fn run(self, actor: &Actor, targets: &mut Targets) -> Result<(), FsError> {
+        let ChangeLists { user, set, file, target } = self;
+        // Even if only a part of it is done.
+        targets.extend(target);
+        let file = file.as_fd();
+        let write = |kind, acl: Option<&Acl>| {
+            actor.act_as(&user, None, || write_acl(file, kind, acl)).map_err(acl_status)
+        };
+        let mut before = None;
+        if let Some(default) = &set.default {
+            if set.access.is_some() {
+                before = Some(read_acl(file, AclKind::Default).map_err(acl_status)?);
+            }
+            write(AclKind::Default, default.as_ref())?;
+        }
+        let Some(access) = &set.access else { return Ok(()) };
+        write(AclKind::Access, access.as_ref()).inspect_err(|_| {
+            if let Some(before) = before {
+                // If that fails too, it cannot be reported.
+                let _ = write(AclKind::Default, before.as_deref());
+            }
+        })
     }
 }
 

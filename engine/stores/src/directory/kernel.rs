@@ -7,7 +7,7 @@
 //! | | made at once |
 //! |---|---|
 //! | memory without swap | everything |
-//! | on a device of this machine | attributes of what is open; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open |
+//! | on a device of this machine | attributes of what is open, and its access control list once it was read; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open |
 //! | any other: it may ask another machine, or a process | nothing |
 //!
 //! Steps that change something are one job of a helper each (`changes.rs`).
@@ -22,8 +22,9 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, SeekFrom, fstatvfs, readlinkat_raw};
 use rustix::io::Errno;
 use stag_disk::{ClosingBin, DiskFile, HelperLimits, Helpers, system};
-use stag_vfs::{ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
+use stag_vfs::{Acl, ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
 
+use super::acl::{AclKind, read_acl};
 use super::listing::{self, Chunk};
 use super::locate::{self, Located};
 use super::object::{self, Naming, Place, Stat, object_id, open_again, open_cached, open_name, open_with};
@@ -117,6 +118,7 @@ enum What {
         attributes: bool,
     },
     Link,
+    Acl(AclKind),
     Usage,
     /// Where data or a hole is.
     Seek(ExtentKind),
@@ -141,6 +143,7 @@ pub(super) enum Answer {
     File(File),
     Chunk(Arc<Chunk>),
     Link(Arc<[u8]>),
+    Acl(Option<Arc<Acl>>),
     Usage(Usage),
     Offset(Option<u64>),
     Located(Arc<Located>),
@@ -349,6 +352,24 @@ impl Kernel {
         }
     }
 
+    /// An access control list of an object that is open. `is_in_memory`: its access list was asked for since it was opened, so the
+    /// kernel keeps that.
+    pub(super) fn acl(
+        &self,
+        file: &File,
+        kind: AclKind,
+        is_in_memory: bool,
+    ) -> Result<Option<Arc<Acl>>, Errno> {
+        let is_known = is_in_memory && kind == AclKind::Access && self.knows_what_is_open();
+        if self.is_immediate() || is_known {
+            return read_acl(file.as_fd(), kind);
+        }
+        match self.ask(Kernel::question(What::Acl(kind), file, b"", 0))? {
+            Answer::Acl(acl) => Ok(acl),
+            _ => Err(Errno::IO),
+        }
+    }
+
     /// Space and objects of the file system.
     pub(super) fn usage(&self, root: &File) -> Result<Usage, Errno> {
         if self.is_immediate() {
@@ -425,6 +446,7 @@ impl Question {
                 let mut space = [0; LINK_SPACE];
                 read_link(at, &mut space).map(|len| Answer::Link(space[..len].into()))
             }
+            What::Acl(kind) => read_acl(at.as_fd(), kind).map(Answer::Acl),
             What::Usage => Ok(Answer::Usage(usage(at))),
             What::Seek(kind) => seek(at, self.number, kind).map(Answer::Offset),
             What::Place => object::stat_path(Path::new(OsStr::from_bytes(&self.name))).map(Answer::Stat),

@@ -16,9 +16,13 @@ use stag_vfs::{
     TimeUpdate, UserIdentity,
 };
 
+use super::acl::{AclKind, acl_status, read_acl};
 use super::changes::{Actor, MadeObject, SyncTarget, open_to_sync};
 use super::kernel::{File, Identified, Marks, identify, reopen_as};
 use super::object::{Stat, object_id, stat, stat_at, status};
+
+/// The bits of a mode that a umask or a default list may take.
+const PERMISSIONS: u32 = 0o777;
 
 /// What is known of an object that was just made.
 struct Made<'a> {
@@ -110,7 +114,7 @@ impl Make {
         let mode = Mode::from_raw_mode(wanted.mode);
         let began = system::file_time();
         let made = Made { kind, wanted: &wanted, above: &above, began };
-        let dresser = Dresser { actor, user: &user, wanted: &wanted };
+        let dresser = Dresser { actor, user: &user, wanted: &wanted, above: look };
         let opened = actor.act_as(&user, Some(&maker), || make(look, name, &what, mode)).map_err(status);
         match opened.inspect_err(|_| targets.clear())? {
             Some(opened) => {
@@ -178,9 +182,26 @@ struct Dresser<'a> {
     actor: &'a Actor,
     user: &'a UserIdentity,
     wanted: &'a NewAttributes,
+    /// The directory.
+    above: BorrowedFd<'a>,
 }
 
 impl Dresser<'_> {
+    /// The mode that it should have. What a default list of its directory took from the permissions, it does not get back.
+    fn mode(&self, made: &Stat) -> Result<u32, FsError> {
+        let wanted = self.wanted.mode;
+        if (made.mode ^ wanted) & PERMISSIONS == 0 {
+            return Ok(wanted);
+        }
+        // Else it was the umask.
+        let inherits = match read_acl(self.above, AclKind::Default) {
+            Ok(default) => default.is_some(),
+            Err(Errno::OPNOTSUPP) => false,
+            Err(error) => return Err(acl_status(error)),
+        };
+        Ok(if inherits { wanted & !PERMISSIONS | made.mode & PERMISSIONS } else { wanted })
+    }
+
     /// Gives it to a file. Returns what that is then.
     fn dress_file(&self, file: &OwnedFd, made: &Stat) -> Result<Stat, FsError> {
         let wanted = self.wanted;
@@ -198,8 +219,9 @@ impl Dresser<'_> {
             found = look()?;
         }
         // What a change of the owner took, too.
-        if found.mode != wanted.mode {
-            let act = || system::change_mode(file.as_fd(), wanted.mode);
+        let mode = self.mode(made)?;
+        if found.mode != mode {
+            let act = || system::change_mode(file.as_fd(), mode);
             self.actor.act_as(self.user, None, act).map_err(status)?;
             found = look()?;
         }
@@ -213,13 +235,15 @@ impl Dresser<'_> {
     fn dress(&self, object: &File, found: &Stat) -> Result<Stat, FsError> {
         let wanted = self.wanted;
         let object = object.as_fd();
+        let is_symlink = found.kind == ObjectKind::Symlink;
+        let mode = if is_symlink { found.mode } else { self.mode(found)? };
         let mut found = *found;
         if self.actor.is_anybody() && wanted.has_asked_gid && found.gid != wanted.gid {
             self.actor.act_as(self.user, None, || own(object, None, Some(wanted.gid))).map_err(status)?;
             found = stat(object).map_err(status)?;
         }
-        if found.kind != ObjectKind::Symlink && found.mode != wanted.mode {
-            let act = || system::change_mode(object, wanted.mode);
+        if found.mode != mode && !is_symlink {
+            let act = || system::change_mode(object, mode);
             self.actor.act_as(self.user, None, act).map_err(status)?;
             found = stat(object).map_err(status)?;
         }

@@ -26,12 +26,14 @@
 //! - **2048 levels** of directories: deeper objects are `NFS3ERR_NAMETOOLONG`.
 //! - **Whose files?** A server that runs as root checks permissions by owner, group and mode as the caller, and creates
 //!   objects as the caller: the kernel sets owner and group, and has the last word where names are made, changed and
-//!   removed. A server that is not root acts as its own user for every caller. POSIX access control lists can only refuse
-//!   more; a server that runs as root ignores what they permit beyond the mode.
+//!   removed. A server that is not root acts as its own user for every caller.
+//! - **POSIX access control lists** decide as they do in the kernel, are set as the caller, and are inherited as the kernel does
+//!   (`acl.rs`). Where the file system has none, only what a mode can say is set.
 //! - **Local processes may change names at any moment**, also between two system calls of one Call. So nothing is given
 //!   away, changed or removed by a name that may have been exchanged: see `making.rs` for new objects; everything else
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
+mod acl;
 mod admission;
 mod changes;
 mod config;
@@ -58,10 +60,12 @@ mod unsynced;
 mod verifier;
 mod writing;
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::Gid;
@@ -70,10 +74,10 @@ use stag_disk::system::{self, FileUsers};
 use stag_disk::{Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart, Listed,
-    NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen, SpaceChange,
-    Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
-    UserIdentity, WriteData, WriteDone, policy,
+    Acl, Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
+    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
+    SetLists, SpaceChange, Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp,
+    Update, Usage, UserIdentity, WriteData, WriteDone, policy,
 };
 
 use changes::Actor;
@@ -129,9 +133,13 @@ pub struct DirectoryStore {
     finished: RefCell<Seen>,
     /// How many were over then.
     finished_for: u64,
+    /// What the directory was in which a name was looked up last, since the store was polled; and how many changes there had been.
+    searched: Cell<Option<(ObjectId, u64, ObjectStat)>>,
     /// What files are, of which transfers are admitted. Empty but for that time.
     asked: Seen,
     limits: StoreLimits,
+    /// Whether the file system has access control lists.
+    keeps_lists: bool,
     /// When it was last seen whether the files are in memory.
     memory_checked: Option<Duration>,
     /// Whether that may change.
@@ -177,6 +185,7 @@ impl DirectoryStore {
         let looked = tree.path_fd(ROOT).map_err(|_| failed(Errno::AGAIN))?;
         let fsid = identity(config.fsid, looked.as_fd(), root).map_err(failed)?;
         let limits = limits::of(&looked);
+        let keeps_lists = acl::has_lists(looked.as_fd());
         let uid = rustix::process::geteuid();
         let own = (!uid.is_root()).then(|| {
             let groups = rustix::process::getgroups().unwrap_or_default();
@@ -207,9 +216,11 @@ impl DirectoryStore {
             writing: Writing::default(),
             unsynced,
             finished: RefCell::new(Seen::new()),
+            searched: Cell::new(None),
             finished_for: 0,
             asked: Seen::new(),
             limits,
+            keeps_lists,
             memory_checked: None,
             is_memory_kind: kernel::is_memory_kind(&*looked),
             wake: None,
@@ -304,6 +315,7 @@ impl Store for DirectoryStore {
                 reads_take_memory: true,
                 admits_transfers: true,
                 finishes_transfers_later: true,
+                keeps_lists: self.keeps_lists,
                 is_at_every_reactor: true,
                 ..Capabilities::default()
             },
@@ -311,9 +323,6 @@ impl Store for DirectoryStore {
     }
 
     fn is_read_only(&self) -> bool {
-        if self.kernel.is_immediate() {
-            return self.tree.borrow().path_fd(ROOT).is_ok_and(|root| is_read_only(&*root));
-        }
         self.is_mounted_read_only()
     }
 
@@ -337,6 +346,19 @@ impl Store for DirectoryStore {
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
         let found = self.tree.borrow_mut().find_stat(object);
         self.settle(found.map(|(_, found)| found.attributes(object)))
+    }
+
+    fn stat_to_search(&self, directory: ObjectId) -> ReadStep<ObjectStat> {
+        let changes = self.verifier.changes();
+        let is_believed = self.kernel.is_immediate() && !self.tree.borrow().trust().is_zero();
+        if let Some((known, at, found)) = self.searched.get().filter(|_| is_believed)
+            && (known, at) == (directory, changes)
+        {
+            return Ok(found);
+        }
+        let found = self.stat(directory)?;
+        self.searched.set(Some((directory, changes, found)));
+        Ok(found)
     }
 
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
@@ -410,6 +432,22 @@ impl Store for DirectoryStore {
         Ok(&space[..len])
     }
 
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        if !self.keeps_lists {
+            return Ok(None);
+        }
+        let found = self.tree.borrow_mut().access_acl(seen.object, seen.ctime);
+        Ok(self.settle(found)?.map(|acl| Cow::Owned(Arc::unwrap_or_clone(acl))))
+    }
+
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        if !self.keeps_lists {
+            return Ok(None);
+        }
+        let found = self.tree.borrow_mut().default_acl(directory);
+        Ok(self.settle(found)?.map(|acl| Cow::Owned(Arc::unwrap_or_clone(acl))))
+    }
+
     fn update(&mut self, _: &UserIdentity, seen: &ObjectStat, set: &Update, _: Timestamp) -> ChangeStep<()> {
         let mut seen = *seen;
         if self.transfers.has_asked() {
@@ -462,7 +500,40 @@ impl Store for DirectoryStore {
         _: Timestamp,
     ) -> ChangeStep<()> {
         self.admit();
-        self.change_name(user, from, to, seen)
+        self.change_name(user, from, to, seen, false)
+    }
+
+    fn rename_to_free(
+        &mut self,
+        user: &UserIdentity,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        moved: &ObjectStat,
+        _: Timestamp,
+    ) -> Option<Result<(), FsError>> {
+        if !self.kernel.is_immediate() {
+            return None;
+        }
+        self.admit();
+        let seen = RenameSeen { moved, replaced: None };
+        match self.change_name(user, from, to, seen, true) {
+            // The file system has no such rename.
+            Err(Blocked::Fails(FsError::Invalid)) | Ok(Progress::Later(_)) => None,
+            renamed => Some(renamed.map(drop).map_err(FsError::from)),
+        }
+    }
+
+    fn set_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+        // The kernel sets the mode with the access list.
+        _: Option<u32>,
+        _: Timestamp,
+    ) -> ChangeStep<()> {
+        self.admit();
+        self.change_lists(user, seen, set)
     }
 
     fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
@@ -568,6 +639,7 @@ impl Store for DirectoryStore {
             self.finished.get_mut().clear();
         }
         tree.now = now;
+        self.searched.set(None);
         tree.walk_on();
         if !self.kernel.is_immediate() {
             self.poll_helpers();

@@ -110,8 +110,7 @@ impl Stat {
 
     /// The same, since 1970.
     pub(super) fn born(&self) -> Option<Duration> {
-        let Timestamp { seconds, nanoseconds } = self.born?;
-        Some(Duration::new(seconds.try_into().ok()?, nanoseconds))
+        self.born?.since_epoch()
     }
 
     /// When it was made, if that identifies it together with its number: it was before this moment, so what gets the number
@@ -143,7 +142,7 @@ impl Stat {
             atime: self.atime,
             mtime: self.mtime,
             ctime: self.ctime,
-            has_list: false,
+            may_have_acl: self.kind != ObjectKind::Symlink,
             born: self.born,
             change: self.ctime.as_change(),
         }

@@ -7,15 +7,17 @@ use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use stag_vfs::{
     Blocked, ChangeStep, EntryName, Finished, FsError, NewAttributes, NewObject, ObjectId, ObjectKind,
-    ObjectStat, Progress, ReadStep, RenameSeen, SpaceChange, Ticket, Update, UserIdentity,
+    ObjectStat, Progress, ReadStep, RenameSeen, SetLists, SpaceChange, Ticket, Update, UserIdentity,
 };
 
 use super::DirectoryStore;
-use super::changes::{Change, ChangeSpace, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget};
+use super::changes::{
+    Change, ChangeLists, ChangeSpace, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget,
+};
 use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
 use super::kernel::{Answer, Answers, Question, REFUSED};
 use super::making::{Make, NewKind};
-use super::object::status;
+use super::object::{is_read_only, status};
 use super::ticket::Work;
 use super::transfer::Asked;
 use super::tree::{Index, Tree};
@@ -109,6 +111,8 @@ impl DirectoryStore {
     ) -> Result<Progress<Option<ObjectStat>>, Blocked> {
         if self.kernel.is_immediate() {
             let outcome = change.run(&self.actor, None, &[]);
+            self.finished.get_mut().clear();
+            self.verifier.note_change();
             let ended = self.note(note, outcome);
             self.changed.extend(ended.targets);
             return Ok(Progress::Done(match ended.result? {
@@ -264,6 +268,7 @@ impl DirectoryStore {
         from: EntryName<'_>,
         to: EntryName<'_>,
         RenameSeen { moved, replaced }: RenameSeen<'_>,
+        is_free: bool,
     ) -> ChangeStep<()> {
         let prepared = {
             let tree = &mut *self.tree.borrow_mut();
@@ -278,8 +283,8 @@ impl DirectoryStore {
             })()
         };
         let (source, target, targets) = self.settle(prepared)?;
-        let rename =
-            Rename { user: *user, from: (source, from.name.into()), to: (target, to.name.into()), targets };
+        let (from_name, to_name) = ((source, from.name.into()), (target, to.name.into()));
+        let rename = Rename { user: *user, from: from_name, to: to_name, is_free, targets };
         let note = Note::Renamed {
             from: owned(from),
             to: owned(to),
@@ -351,16 +356,48 @@ impl DirectoryStore {
         self.change_quietly(Change::Space(job), Note::Set, touched)
     }
 
+    /// Sets access control lists.
+    pub(super) fn change_lists(
+        &mut self,
+        user: &UserIdentity,
+        seen: &ObjectStat,
+        set: &SetLists,
+    ) -> ChangeStep<()> {
+        let prepared = {
+            let tree = &mut *self.tree.borrow_mut();
+            (|| {
+                let index = tree.find(seen.object)?;
+                let target = self.target(tree, index)?;
+                Ok((tree.file_for_acl(index)?, target))
+            })()
+        };
+        let (file, target) = self.settle(prepared)?;
+        let lists = ChangeLists { user: *user, set: set.clone(), file, target };
+        let touched = [seen.object].into_iter().collect();
+        self.change_quietly(Change::Lists(lists), Note::Set, touched)
+    }
+
     /// Whether the files are read-only, as far as that is known at once.
     pub(super) fn is_mounted_read_only(&self) -> bool {
-        let now = self.tree.borrow().now;
-        if self.mount_checked.get().is_none_or(|checked| now >= checked + MOUNT_CHECK_INTERVAL) {
+        let (now, trust) = {
+            let tree = self.tree.borrow();
+            (tree.now, tree.trust())
+        };
+        let is_cheap = self.kernel.is_immediate();
+        let believed = if is_cheap { MOUNT_CHECK_INTERVAL.min(trust) } else { MOUNT_CHECK_INTERVAL };
+        if self.mount_checked.get().is_none_or(|checked| now >= checked + believed) {
+            if is_cheap {
+                self.mount_checked.set(Some(now));
+                let is_read_only = self.tree.borrow().path_fd(super::ROOT).map(|root| is_read_only(&*root));
+                self.read_only.set(is_read_only.unwrap_or(false));
+                return self.read_only.get();
+            }
             let errands = &mut *self.errands.borrow_mut();
             if let Ok(root) = self.tree.borrow().path_fd(super::ROOT)
                 && !errands.is_full()
             {
                 self.mount_checked.set(Some(now));
-                errands.begin(Errand::Mount, move || Done::ReadOnly(super::is_read_only(&*root)));
+                errands.begin(Errand::Mount, move || Done::ReadOnly(is_read_only(&*root)));
             }
         }
         self.read_only.get()
@@ -391,6 +428,7 @@ impl DirectoryStore {
                         },
                     });
                     self.finished.get_mut().clear();
+                    self.verifier.note_change();
                     self.errands.get_mut().end(place, Errand::Change(changing));
                 }
                 Errand::Walk => {

@@ -13,6 +13,9 @@
 //! Nodes and descriptors are bounded; those that were not used for the longest time go first. A handle
 //! whose node is gone is found again as after a restart ([`super::search`]).
 
+mod above;
+mod acl;
+
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::os::fd::AsFd;
@@ -31,6 +34,7 @@ use super::object::{Naming, Place, Stat, object_id, open_with, stat, stat_at, st
 use super::recent::Recent;
 use super::search::Search;
 use super::seen::LastSeen;
+use acl::KnownAcl;
 
 /// The deepest directory, and the most names that are looked at to find an object.
 const DEPTH_MAX: usize = 2048;
@@ -101,6 +105,7 @@ struct Node {
     checked: Option<Duration>,
     /// Names of other nodes that are in it.
     children: u32,
+    acl: KnownAcl,
 }
 
 struct Name {
@@ -171,6 +176,7 @@ impl Tree {
             opened: None,
             checked: None,
             children: 0,
+            acl: KnownAcl::default(),
         };
         Ok(Tree {
             nodes: vec![Some(node)],
@@ -190,6 +196,11 @@ impl Tree {
             search: Search::new(limits.objects, found.place()),
             chain: Vec::new(),
         })
+    }
+
+    /// How long a name is believed.
+    pub(super) fn trust(&self) -> Duration {
+        self.limits.trust
     }
 
     pub(super) fn place(&self) -> Place {
@@ -236,38 +247,6 @@ impl Tree {
 
     pub(super) fn id(&self, index: Index) -> ObjectId {
         self.node(index).id
-    }
-
-    /// The directory above a directory; the root is above itself.
-    pub(super) fn parent(&self, directory: Index) -> Index {
-        self.node(directory).names.first().map_or(ROOT, |name| name.directory)
-    }
-
-    /// Fails if what is in a directory is too deep to be found again.
-    pub(super) fn check_depth(&self, directory: Index) -> Result<(), FsError> {
-        let mut at = directory;
-        for _ in 0..DEPTH_MAX {
-            if at == ROOT {
-                return Ok(());
-            }
-            at = self.parent(at);
-        }
-        Err(FsError::NameTooLong)
-    }
-
-    /// Whether a directory that was just found is the one with this number, or lies in it.
-    pub(super) fn is_within(&self, directory: Index, fileid: u64) -> bool {
-        let mut at = directory;
-        for _ in 0..DEPTH_MAX {
-            if self.id(at).fileid == fileid {
-                return true;
-            }
-            if at == ROOT {
-                return false;
-            }
-            at = self.parent(at);
-        }
-        false
     }
 
     /// A name of a node that was just found, and the descriptor of the directory that it is in. AGAIN: that was closed to make room
@@ -409,19 +388,6 @@ impl Tree {
             at = directory;
         }
         Ok(())
-    }
-
-    /// Whether the names that are known lead up to the root, however many.
-    fn leads_to_root(&self, index: Index) -> bool {
-        let mut at = index;
-        for _ in 0..self.nodes.len() {
-            if at == ROOT {
-                return true;
-            }
-            let Some(name) = self.node(at).names.first() else { return false };
-            at = name.directory;
-        }
-        false
     }
 
     /// Sees that a node's name leads to it. The directory above it was just checked.
@@ -590,6 +556,7 @@ impl Tree {
                 self.close(index);
                 let node = self.node_mut(index);
                 (node.id, node.kind, node.checked, node.born) = (id, kind, None, None);
+                node.acl = KnownAcl::default();
                 index
             }
             Some(index) => index,
@@ -637,6 +604,7 @@ impl Tree {
             opened: None,
             checked: None,
             children: 0,
+            acl: KnownAcl::default(),
         };
         let index = match self.free.pop() {
             Some(index) => {
@@ -740,6 +708,7 @@ impl Tree {
             node.looked = None;
         }
         node.checked = None;
+        node.acl.forget_memory();
         let count = before - node.descriptors();
         self.descriptors -= count;
         self.with_descriptors.remove(index);

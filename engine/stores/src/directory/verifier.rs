@@ -30,18 +30,35 @@ struct Common {
     base: u64,
     /// How often data may have been lost.
     losses: AtomicU64,
+    /// How often a store of the directory changed names or attributes.
+    changes: AtomicU64,
 }
 
 impl Default for WriteVerifier {
     /// One that no earlier run had, nor any other directory.
     fn default() -> WriteVerifier {
         WriteVerifier {
-            shared: Arc::new(Common { base: RandomState::new().hash_one(0), losses: AtomicU64::new(0) }),
+            shared: Arc::new(Common {
+                base: RandomState::new().hash_one(0),
+                losses: AtomicU64::new(0),
+                changes: AtomicU64::new(0),
+            }),
         }
     }
 }
 
 impl WriteVerifier {
+    /// How often one of the stores changed names or attributes. What another reactor has answered is counted.
+    pub(super) fn changes(&self) -> u64 {
+        // Acquire pairs with the release in `note_change`.
+        self.shared.changes.load(Ordering::Acquire)
+    }
+
+    /// A store has changed names or attributes, and answers that next.
+    pub(super) fn note_change(&self) {
+        self.shared.changes.fetch_add(1, Ordering::Release);
+    }
+
     /// What Replies carry now.
     pub(super) fn current(&self) -> StoreVerifier {
         // Acquire pairs with the release in `note`: who sees what followed a loss, sees the loss.

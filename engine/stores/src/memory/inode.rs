@@ -5,8 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::mem::size_of;
 
 use stag_vfs::{
-    Acl, DeviceId, FsError, Guarded, Lists, NANOSECONDS, Named, NewAttributes, NewObject, ObjectId,
-    ObjectKind, ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
+    Acl, DeviceId, FsError, Guarded, NANOSECONDS, Named, NewAttributes, NewObject, ObjectId, ObjectKind,
+    ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
 };
 
 use super::directory::Directory;
@@ -36,6 +36,15 @@ pub(super) struct Inode {
     /// Few objects have any: one word for the others.
     pub(super) lists: Option<Box<OwnLists>>,
     pub(super) body: Body,
+}
+
+/// The lists that an object has beside its mode.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Lists<'a> {
+    /// Who may access the object.
+    pub(super) access: Option<&'a Acl>,
+    /// What new objects in this directory get.
+    pub(super) default: Option<&'a Acl>,
 }
 
 /// Access control lists of an object. `access` is not minimal, and says what `mode` says.
@@ -209,7 +218,7 @@ impl Inode {
             atime: self.atime.get(),
             mtime: self.mtime,
             ctime: self.ctime,
-            has_list: self.lists.is_some(),
+            may_have_acl: self.lists.is_some(),
             born: Some(self.born),
             change: self.ctime.as_change(),
         }

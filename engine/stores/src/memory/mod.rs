@@ -17,12 +17,13 @@ mod inode;
 mod pages;
 mod space;
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
-    Capabilities, ChangeStep, EntryName, ExtentKind, FsError, LINK_SPACE, ListStart, Listed, Lists,
+    Acl, Capabilities, ChangeStep, EntryName, ExtentKind, FsError, LINK_SPACE, ListStart, Listed,
     NAME_LEN_MAX, NewAttributes, NewObject, ObjectId, ObjectKind, ObjectStat, PATH_LEN_MAX, Progress,
     ReadDone, ReadStep, RenameSeen, SetLists, SpaceChange, Stability, Store, StoreLimits, StoreProfile,
     StoreVerifier, TimeUpdate, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, policy,
@@ -514,9 +515,14 @@ impl Store for MemoryStore {
         if let Body::Symlink(path) = &inode.body { Ok(path) } else { Err(FsError::Invalid.into()) }
     }
 
-    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
-        let index = self.inodes.find(object)?;
-        Ok(self.inodes[index].lists())
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let index = self.inodes.find(seen.object)?;
+        Ok(self.inodes[index].lists().access.map(Cow::Borrowed))
+    }
+
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        let index = self.inodes.find(directory)?;
+        Ok(self.inodes[index].lists().default.map(Cow::Borrowed))
     }
 
     fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {

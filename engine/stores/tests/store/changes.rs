@@ -1,12 +1,19 @@
 //! NFSv3 clients see that somebody else changed an object by its ctime (and mtime, and size): each change shows, however
 //! many there are at one instant of the server's clock.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
+
+use stag_disk::{Disk, DiskConfig};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
+use stag_testing::Scratch;
 use stag_vfs::{
-    Acl, CreateMode, FsError, ObjectId, SetLists, Special, Stability, TimeUpdate, Timestamp, Update,
-    UserIdentity, WriteData,
+    Acl, CreateMode, FsError, ObjectId, Progress, SetLists, Special, Stability, Store, TimeUpdate, Timestamp,
+    Update, UserIdentity, WriteData,
 };
 
-use crate::lab::{Lab, NONE};
+use crate::lab::{Lab, NONE, PAGE};
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 
@@ -144,4 +151,43 @@ fn time_ends() {
         assert!(lab.store.write(&ROOT, file, 0, data, Stability::FileSync, end).is_ok());
         assert_eq!(lab.store.attributes(file).unwrap().ctime, end);
     }
+}
+
+/// What an object is after a change is told as it is, also if several changes of it come in one pass and none is synced.
+#[test]
+fn each_change_tells_what_the_object_is_then() {
+    let mut lab = Lab::directory(64, |config| {
+        config.sync = false;
+        config.may_wait = Some(MayWait::Nothing);
+    });
+    let file = lab.file("f");
+    for size in 1..4 {
+        let now = lab.now();
+        lab.store.set_attributes(&ROOT, file, &Update { size: Some(size), ..NONE }, now).unwrap();
+        assert_eq!(lab.store.attributes_after(file).unwrap().size, size);
+    }
+}
+
+/// Look-ups that come together may share what their directory was; but not beyond a change by any reactor of the server, and not
+/// beyond the pass.
+#[test]
+fn a_look_up_knows_what_the_server_changed_before_it() {
+    let scratch = Scratch::folder();
+    let pool = Lab::pool(PAGE, 64);
+    let config = DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 78) };
+    let open = || DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).unwrap();
+    let (one, mut other) = (open(), open());
+    let root = one.profile().root;
+    let mode = |store: &DirectoryStore| store.stat_to_search(root).map(|seen| seen.mode);
+    assert_eq!(mode(&one), Ok(0o755));
+    let seen = other.stat(root).unwrap();
+    for wanted in [0o700, 0o711] {
+        let set = Update { mode: Some(wanted), ..NONE };
+        assert_eq!(other.update(&ROOT, &seen, &set, Timestamp::default()), Ok(Progress::Done(())));
+        assert_eq!((mode(&one), mode(&other)), (Ok(wanted), Ok(wanted)));
+    }
+    let mut one = one;
+    fs::set_permissions(&scratch.0, Permissions::from_mode(0o751)).unwrap();
+    assert_eq!(one.poll_later(Duration::ZERO), None);
+    assert_eq!(mode(&one), Ok(0o751), "what is changed locally counts from the next pass on");
 }

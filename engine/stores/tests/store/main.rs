@@ -1,5 +1,6 @@
 //! The stores from outside: against a model, and rule by rule.
 
+mod acl;
 mod changes;
 mod data;
 mod directory;

@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "several test programs have this file, and none needs all of it")]
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::os::fd::RawFd;
@@ -186,8 +187,8 @@ impl Procedures {
     /// The access list and the default list.
     pub(crate) fn lists(&self, object: ObjectId) -> Result<(Option<Acl>, Option<Acl>), FsError> {
         self.read_step(|volume| {
-            let lists = volume.lists(object)?;
-            Ok((lists.access.cloned(), lists.default.cloned()))
+            let access = volume.access_acl(&volume.stat(object)?)?.map(Cow::into_owned);
+            Ok((access, volume.default_acl(object)?.map(Cow::into_owned)))
         })
     }
 

@@ -2,6 +2,7 @@
 //! answers at random.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use stag_memory::Shared;
 use stag_stores::memory::MemoryStore;
 use stag_vfs::{
-    Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
-    Listed, Lists, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
+    Acl, Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
+    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
     SetLists, SpaceChange, Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
     UserIdentity, WriteData, WriteDone,
 };
@@ -200,9 +201,14 @@ impl Store for SlowStore {
         self.memory.link_target(object, space, now)
     }
 
-    fn lists(&self, object: ObjectId) -> ReadStep<Lists<'_>> {
-        self.ask("lists", object, b"")?;
-        self.memory.lists(object)
+    fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
+        self.ask("access_acl", seen.object, b"")?;
+        self.memory.access_acl(seen)
+    }
+
+    fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
+        self.ask("default_acl", directory, b"")?;
+        self.memory.default_acl(directory)
     }
 
     fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {

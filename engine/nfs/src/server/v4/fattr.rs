@@ -49,23 +49,8 @@ pub(super) struct Described<'a> {
 
 /// What an entry of a listing is of which only the number is known.
 pub(super) fn numbered(fileid: u64) -> ObjectStat {
-    ObjectStat {
-        object: stag_vfs::ObjectId { fileid, generation: 0 },
-        kind: ObjectKind::Regular,
-        mode: 0,
-        nlink: 0,
-        uid: 0,
-        gid: 0,
-        size: 0,
-        used: 0,
-        device: DeviceId::default(),
-        atime: Timestamp::default(),
-        mtime: Timestamp::default(),
-        ctime: Timestamp::default(),
-        has_list: false,
-        born: None,
-        change: 0,
-    }
+    let object = stag_vfs::ObjectId { fileid, generation: 0 };
+    ObjectStat { nlink: 0, ..ObjectStat::new(object, ObjectKind::Regular, 0) }
 }
 
 /// Fails if `request` has attributes that cannot be asked for (8881-5.5-a).
@@ -413,7 +398,7 @@ mod tests {
             atime: at(-1, 1),
             mtime: at(20, 2),
             ctime: at(30, 999_999_999),
-            has_list: false,
+            may_have_acl: false,
             born: Some(at(10, 4)),
             change: 0x1234_5678_9abc,
         }

@@ -334,8 +334,8 @@ impl<S: Store + ?Sized> Server<'_, S> {
         if !wanted.has_umask() {
             return Ok(false);
         }
-        let lists = directory.known(self.exports.volume(directory).lists(directory.object))?;
-        Ok(lists.default.is_some())
+        let default = directory.known(self.exports.volume(directory).default_acl(directory.object))?;
+        Ok(default.is_some())
     }
 
     /// The attributes that the OPEN set.

@@ -14,7 +14,7 @@
 //! directory: with exports `/a` and `/a/x/b`, the directory `x` of `/a` leads to `b`, whether it has such a name or not. If `/a` has
 //! no `x`, the node does.
 
-use stag_vfs::{Blocked, DeviceId, EntryName, ObjectId, ObjectKind, ObjectStat, ReadStep, Store, Timestamp};
+use stag_vfs::{Blocked, EntryName, ObjectId, ObjectKind, ObjectStat, ReadStep, Store};
 use stag_wire::nfs4::Status4;
 
 use super::super::{CallContext, ExportTable, ResolvedHandle};
@@ -193,24 +193,13 @@ impl PseudoTree {
     /// What a node is, as a directory.
     pub(super) fn stat(&self, node: NodeIndex) -> ObjectStat {
         let Node { fileid, children, .. } = self.node(node);
-        let time = Timestamp::default();
+        let object = ObjectId { fileid: *fileid, generation: 0 };
         ObjectStat {
-            object: ObjectId { fileid: *fileid, generation: 0 },
-            kind: ObjectKind::Directory,
-            mode: 0o555,
             nlink: 2 + children.len() as u32,
-            uid: 0,
-            gid: 0,
             size: 4096,
-            used: 0,
-            device: DeviceId::default(),
-            atime: time,
-            mtime: time,
-            ctime: time,
-            has_list: false,
-            born: None,
             // It changes only with the exports, and those with a restart.
             change: children.iter().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
+            ..ObjectStat::new(object, ObjectKind::Directory, 0o555)
         }
     }
 }
