@@ -11,7 +11,7 @@ use stag_fabric::{
     WholeMessage,
 };
 use stag_memory::Buf;
-use stag_wire::rpc::{NullCall, emit_success};
+use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
 use stag_wire::xdr::{Reduced, Writer};
 
@@ -414,6 +414,7 @@ impl Serving {
     ) -> Taken {
         let NullCall { xid, program, version } = null;
         if !self.may_take::<false>(pass.core, link, xid, requested)
+            || !pass.services.named_caller(OpaqueAuth::NONE, |caller| caller.is_some())
             || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
         {
             return Taken::No;

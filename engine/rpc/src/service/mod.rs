@@ -18,9 +18,11 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_runtime::ReactorId;
+use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::Reader;
 
-use crate::service::call::Call;
+use crate::security::{Claim, Flavors, Opened, SealedCall, StandardFlavors};
+use crate::service::call::{Call, Caller};
 use crate::service::reply::Reply;
 
 /// What the engine must know of one procedure: its Upper-Layer Binding (8166-6-a), and what it means to be
@@ -215,7 +217,28 @@ pub enum Lookup {
 pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
 /// Several services, known at compile time: `()`, one [`Service`], a tuple of up to seven, or an `Option` of these.
+///
+/// What stands before other services hands every method on to them, the provided ones too.
 pub trait Services {
+    /// Gives `then` the caller of a Call with this credential and an empty verifier, if the credential says it all: the fast path of
+    /// [`Services::claim`].
+    #[inline(always)]
+    fn named_caller<'a, T>(
+        &self,
+        credential: OpaqueAuth<'a>,
+        then: impl FnOnce(Option<Caller<'a>>) -> T,
+    ) -> T {
+        StandardFlavors::default().named(credential, then)
+    }
+    /// Reads a Call's credential: [`Flavor::claim`](crate::Flavor::claim). The standard flavors are taken, unless the services are
+    /// [`Secured`](crate::Secured) with others.
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        StandardFlavors::default().claim(header)
+    }
+    /// Verifies and opens a Call of a sealed flavor: [`Flavor::open`](crate::Flavor::open).
+    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+        StandardFlavors::default().open(call)
+    }
     /// Finds who serves a procedure. The first service with that program and version wins.
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
     /// Where service number `service` executes a Call.
@@ -300,6 +323,26 @@ impl Services for () {
 /// Services that may be missing; without them every program is unavailable, as with `()`. A program with engines of both kinds
 /// has one type for them, and with it one copy of the engine's code.
 impl<S: Services> Services for Option<S> {
+    #[inline(always)]
+    fn named_caller<'a, T>(
+        &self,
+        credential: OpaqueAuth<'a>,
+        then: impl FnOnce(Option<Caller<'a>>) -> T,
+    ) -> T {
+        match self {
+            Some(services) => services.named_caller(credential, then),
+            None => ().named_caller(credential, then),
+        }
+    }
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        self.as_ref().map_or_else(|| ().claim(header), |services| services.claim(header))
+    }
+    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+        match self {
+            Some(services) => services.open(call),
+            None => ().open(call),
+        }
+    }
     #[inline]
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
         self.as_ref().map_or(Lookup::NoProgram, |services| services.lookup(program, version, procedure))

@@ -5,8 +5,10 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_fabric::LogLimiter;
+use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
-use crate::service::call::Call;
+use crate::security::{Claim, Opened, SealedCall};
+use crate::service::call::{Call, Caller};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -159,6 +161,23 @@ impl<S: Services> Observed<S> {
 }
 
 impl<S: Services> Services for Observed<S> {
+    #[inline(always)]
+    fn named_caller<'a, T>(
+        &self,
+        credential: OpaqueAuth<'a>,
+        then: impl FnOnce(Option<Caller<'a>>) -> T,
+    ) -> T {
+        self.services.named_caller(credential, then)
+    }
+
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        self.services.claim(header)
+    }
+
+    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+        self.services.open(call)
+    }
+
     #[inline]
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
         self.services.lookup(program, version, procedure)
