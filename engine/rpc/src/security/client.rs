@@ -20,7 +20,7 @@ use crate::state::Core;
 /// Octets of arguments that most Calls have at most.
 const ARGUMENTS_USUAL: usize = 1024;
 
-/// A Call that is to be sealed.
+/// A Call before it is sealed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct CallToSeal {

@@ -15,7 +15,7 @@
 //! AUTH_BADCRED.
 //!
 //! A Call of a *plain* flavor (AUTH_NONE, AUTH_SYS) claims who makes it, and nothing proves that. A Call of a *sealed* flavor is opened
-//! once, when all of it is here: what comes out is a plain Call with an empty verifier, and a [`ReplySeal`] for its Reply. Everything
+//! once, when all of it is here. That gives a plain Call with an empty verifier, and a [`ReplySeal`] for its Reply. Everything
 //! behind the seam sees plain Calls and plain Replies: services, the duplicate request cache, other reactors. Sealed Calls
 //! take the general way: they are not handled where they arrived.
 //!
@@ -110,7 +110,7 @@ pub struct OpenedCall {
 
 /// What becomes of a sealed Call.
 #[derive(Debug)]
-pub enum Opened {
+pub enum Unsealed {
     /// A service answers it.
     Call(OpenedCall),
     /// It is a control Call: it is answered with these results, whatever its program, and no service hears of it.
@@ -157,14 +157,14 @@ pub trait Flavor {
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a>;
 
     /// Verifies a Call that [`Flavor::claim`] called signed or protected, and opens it. Asked once of each Call.
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         let _ = call;
-        Opened::Denied(AuthStat::BADCRED)
+        Unsealed::Denied(AuthStat::BADCRED)
     }
 }
 
 /// The flavors of a server: a tuple of one to six. The first one of a number counts.
-pub trait Flavors {
+pub trait FlavorSet {
     /// Gives `then` what [`Flavor::named`] says of a credential; `None` of a flavor that is not here.
     fn named<'a, T>(&self, credential: OpaqueAuth<'a>, then: impl FnOnce(Option<Caller<'a>>) -> T) -> T;
 
@@ -172,12 +172,12 @@ pub trait Flavors {
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a>;
 
     /// See [`Flavor::open`].
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened;
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed;
 }
 
 macro_rules! flavors {
     ($($name:ident $place:tt),+) => {
-        impl<$($name: Flavor),+> Flavors for ($($name,)+) {
+        impl<$($name: Flavor),+> FlavorSet for ($($name,)+) {
             #[inline(always)]
             fn named<'a, T>(
                 &self,
@@ -202,13 +202,13 @@ macro_rules! flavors {
                 Claim::Denied(AuthStat::BADCRED)
             }
 
-            fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+            fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
                 $(
                     if call.header.credential.flavor == $name::NUMBER {
                         return self.$place.open(call);
                     }
                 )+
-                Opened::Denied(AuthStat::BADCRED)
+                Unsealed::Denied(AuthStat::BADCRED)
             }
         }
     };
@@ -225,7 +225,7 @@ flavors!(A 0, B 1, C 2, D 3, E 4, F 5);
 /// credential is the standard ones', or says in its body what a sealed flavor calls the caller.
 pub(crate) struct VerifiedFlavors;
 
-impl Flavors for VerifiedFlavors {
+impl FlavorSet for VerifiedFlavors {
     #[inline(always)]
     fn named<'a, T>(&self, credential: OpaqueAuth<'a>, then: impl FnOnce(Option<Caller<'a>>) -> T) -> T {
         StandardFlavors::default().named(credential, then)
@@ -241,7 +241,7 @@ impl Flavors for VerifiedFlavors {
         }
     }
 
-    fn open(&mut self, _: &SealedCall<'_>) -> Opened {
-        Opened::Denied(AuthStat::BADCRED)
+    fn open(&mut self, _: &SealedCall<'_>) -> Unsealed {
+        Unsealed::Denied(AuthStat::BADCRED)
     }
 }

@@ -11,7 +11,7 @@ use stag_memory::Buf;
 use stag_wire::rpc::{Accepted, AuthStat, CallHeader, Denied, OpaqueAuth, ReplyBody, ReplyHeader, flavor};
 use stag_wire::xdr::{Overflow, Reader, Reduced, Writer};
 
-use super::{Opened, OpenedCall, OpenedCaller, ReplySeal, SealedCall};
+use super::{OpenedCall, OpenedCaller, ReplySeal, SealedCall, Unsealed};
 use crate::ConnectionId;
 use crate::carried::CarriedRoom;
 use crate::server::draft::{Draft, Verdict};
@@ -361,19 +361,19 @@ pub(crate) fn serve_sealed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
     let signed = &before[..SIGNED_LEN_MIN + header.credential.body.len().next_multiple_of(4)];
     let opened = services.open(&SealedCall { header, signed, arguments, peer, now });
     let (call, seal) = match opened {
-        Opened::Call(OpenedCall { caller, arguments: plain, seal }) => {
+        Unsealed::Call(OpenedCall { caller, arguments: plain, seal }) => {
             let plain = plain.as_deref().unwrap_or(arguments);
             (plain_call(&header, &caller, plain).ok(), seal)
         }
-        Opened::Answered { results, seal } => {
+        Unsealed::Answered { results, seal } => {
             let mut sealed = Sealed::new(way, token, &NULL_PROCEDURE, seal);
             return answer(core, &mut sealed, ReplyPolicy::ENGINE, &mut |reply| {
                 reply.success(|writer| writer.opaque_fixed(&results));
                 reply.refuses_caller();
             });
         }
-        Opened::Denied(why) => return refuse(core, way, &denied(xid, why)),
-        Opened::Dropped => {
+        Unsealed::Denied(why) => return refuse(core, way, &denied(xid, why)),
+        Unsealed::Dropped => {
             core.as_mut().statistics.messages_discarded += 1;
             return way.discard(core);
         }

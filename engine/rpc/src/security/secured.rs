@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
-use super::{Claim, Flavors, Opened, SealedCall};
+use super::{Claim, FlavorSet, SealedCall, Unsealed};
 use crate::service::call::{Call, Caller};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
@@ -49,7 +49,7 @@ impl<S, F> Secured<S, F> {
     }
 }
 
-impl<S: Services, F: Flavors> Services for Secured<S, F> {
+impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
     #[inline(always)]
     fn named_caller<'a, T>(
         &self,
@@ -63,7 +63,7 @@ impl<S: Services, F: Flavors> Services for Secured<S, F> {
         self.flavors.claim(header)
     }
 
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         self.flavors.open(call)
     }
 

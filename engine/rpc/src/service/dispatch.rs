@@ -12,7 +12,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::carried::{Carrier, Destination};
-use crate::security::{Claim, Flavors, VerifiedFlavors};
+use crate::security::{Claim, FlavorSet, VerifiedFlavors};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};

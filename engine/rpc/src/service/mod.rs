@@ -21,7 +21,7 @@ use stag_runtime::ReactorId;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::Reader;
 
-use crate::security::{Claim, Flavors, Opened, SealedCall, StandardFlavors};
+use crate::security::{Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
 use crate::service::call::{Call, Caller};
 use crate::service::reply::Reply;
 
@@ -236,7 +236,7 @@ pub trait Services {
         StandardFlavors::default().claim(header)
     }
     /// Verifies and opens a Call of a sealed flavor: [`Flavor::open`](crate::Flavor::open).
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         StandardFlavors::default().open(call)
     }
     /// Finds who serves a procedure. The first service with that program and version wins.
@@ -337,7 +337,7 @@ impl<S: Services> Services for Option<S> {
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
         self.as_ref().map_or_else(|| ().claim(header), |services| services.claim(header))
     }
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         match self {
             Some(services) => services.open(call),
             None => ().open(call),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use stag_fabric::LogLimiter;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
-use crate::security::{Claim, Opened, SealedCall};
+use crate::security::{Claim, SealedCall, Unsealed};
 use crate::service::call::{Call, Caller};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
@@ -174,7 +174,7 @@ impl<S: Services> Services for Observed<S> {
         self.services.claim(header)
     }
 
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         self.services.open(call)
     }
 

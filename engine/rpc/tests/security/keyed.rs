@@ -11,8 +11,8 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
 
 use stag_rpc::{
-    AuthBody, CallSealer, CallToSeal, Claim, Flavor, Opened, OpenedCall, OpenedCaller, OpenedResults,
-    ReplyOpener, ReplySeal, SealBroken, SealedCall, SealedHeader,
+    AuthBody, CallSealer, CallToSeal, Claim, Flavor, OpenedCall, OpenedCaller, OpenedResults, ReplyOpener,
+    ReplySeal, SealBroken, SealedCall, SealedHeader, Unsealed,
 };
 use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Gids, OpaqueAuth};
 use stag_wire::xdr::{Encode, Writer};
@@ -122,26 +122,26 @@ impl Flavor for Keyed {
         }
     }
 
-    fn open(&mut self, call: &SealedCall<'_>) -> Opened {
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
         let Some(Claimed { mode, session, sequence }) = Claimed::parse(call.header.credential.body) else {
-            return Opened::Denied(AuthStat::BADCRED);
+            return Unsealed::Denied(AuthStat::BADCRED);
         };
         let body = if mode.protects_body() { call.arguments } else { &[] };
         let expected = hash(KEY, &[call.signed, body]);
         if call.header.verifier != (OpaqueAuth { flavor: NUMBER, body: &expected }) {
-            return Opened::Denied(AuthStat::BADVERF);
+            return Unsealed::Denied(AuthStat::BADVERF);
         }
         if !self.seen.insert(sequence) {
-            return Opened::Dropped;
+            return Unsealed::Dropped;
         }
         let (key, is_mute) = (self.reply_key, self.is_mute);
         let seal = Box::new(KeyedSeal { key, is_mute, mode, sequence });
         if mode == Mode::Hello {
             self.sessions += 1;
-            return Opened::Answered { results: self.sessions.to_be_bytes().to_vec(), seal };
+            return Unsealed::Answered { results: self.sessions.to_be_bytes().to_vec(), seal };
         }
         if session == 0 || session > self.sessions {
-            return Opened::Denied(AuthStat::REJECTEDCRED);
+            return Unsealed::Denied(AuthStat::REJECTEDCRED);
         }
         self.opened += 1;
         let arguments = (mode == Mode::Encrypted).then(|| {
@@ -154,7 +154,7 @@ impl Flavor for Keyed {
             3 => OpenedCaller::None,
             session => OpenedCaller::Own(format!("session {session}").into_bytes()),
         };
-        Opened::Call(OpenedCall { caller, arguments, seal })
+        Unsealed::Call(OpenedCall { caller, arguments, seal })
     }
 }
 

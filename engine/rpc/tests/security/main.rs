@@ -163,7 +163,7 @@ fn a_repeated_message_is_not_answered() {
     });
 }
 
-/// A signed header leaves data where it may go by chunk.
+/// 8166-8.2-b: a signed header has no influence on eligibility.
 #[test]
 fn data_of_a_call_with_a_signed_header_goes_by_chunk() {
     each_way(|site, way| {
@@ -191,7 +191,7 @@ fn data_of_a_call_with_a_signed_header_goes_by_chunk() {
     });
 }
 
-/// 8166-8.2: what is protected is not reduced.
+/// 8166-8.2-b: what is protected is not reduced.
 #[test]
 fn data_of_a_protected_call_goes_inline() {
     each_way(|site, way| {
@@ -216,7 +216,7 @@ fn data_of_a_protected_call_goes_inline() {
     });
 }
 
-/// A client that offers chunks all the same: with data in a Read chunk the Call is refused, a Write chunk stays unused.
+/// 8166-8.2-b: a client offers chunks all the same. With data in a Read chunk the Call is refused, a Write chunk stays unused.
 #[test]
 fn chunks_of_a_protected_call_are_refused_or_unused() {
     each_way(|site, way| {

@@ -203,7 +203,7 @@ impl Site {
         self.finish(call)
     }
 
-    /// Makes sessions, by control Calls, until there are so many.
+    /// Makes sessions, by control Calls, until there are `count`.
     #[track_caller]
     pub(crate) fn make_sessions(&mut self, count: u32) {
         let sealer = Sealer::new(Mode::Hello, 0);
