@@ -597,8 +597,13 @@ pub mod threads {}
 ///   server's log says so.
 /// - At the end [`ServerEnd::buffers_lost`](crate::ServerEnd::buffers_lost) says whether every buffer came back.
 ///
-/// **What does not exist**: memory that the program has already (hugepages of another library, persistent memory, a GPU) cannot be
-/// registered. Data has to be read into Stag's memory, as step [`c_late`] does.
+/// Memory that the program has already (hugepages of another library, a page cache, persistent memory) becomes an arena by
+/// [`Arena::adopt`](crate::memory::Arena::adopt), from a descriptor, or [`Arena::foreign`](crate::memory::Arena::foreign), from an address. On
+/// the polled engine, [register](crate::fabric::Provider::register) it before the first connection, cut it by a
+/// [`Pool`](crate::memory::Pool), mark its buffers as stored, and give them to [`Reply::piece`](crate::rpc::Reply::piece): they are sent from
+/// where they lie. Shared memory takes descriptors only.
+///
+/// **What does not exist**: [`Server`](crate::Server) does not register such memory, and the memory of a GPU is not known.
 pub mod memory {}
 
 /// What a peer can do.

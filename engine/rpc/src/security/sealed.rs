@@ -380,11 +380,8 @@ pub(crate) fn serve_sealed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
     };
     // A flavor that gives its caller too long a name.
     let Some((stream, plain_at)) = call else { return refuse(core, way, &denied(xid, AuthStat::FAILED)) };
-    let shifted = |item: &Reduced| Reduced {
-        position: (item.position + plain_at as u32).saturating_sub(arguments_at as u32),
-        ..*item
-    };
-    let reduced: SmallVec<[Reduced; 1]> = arrived.reduced.iter().map(shifted).collect();
+    let reduced: SmallVec<[Reduced; 1]> =
+        arrived.reduced.iter().map(|item| shifted(item, arguments_at, plain_at)).collect();
     let origin = Origin { connection, slot, peer, local, now };
     let arrived = Arrived { origin, stream: &stream, reduced: &reduced };
     match route(services, true, Reader::with_reduced(&stream, &reduced)) {
@@ -427,6 +424,16 @@ fn plain_call(
     let len = stream.len();
     stream.extend_from_slice(arguments);
     Ok((stream, len))
+}
+
+/// The highest position that an item can be given: one of no octet that there is.
+const POSITION_MAX: u32 = u32::MAX - 3;
+
+/// An item that was left out of arguments which begin at octet `to` now, and not at `from`. A position of no use stays one.
+fn shifted(item: &Reduced, from: usize, to: usize) -> Reduced {
+    let position = (u64::from(item.position) + to as u64).saturating_sub(from as u64);
+    // The last numbers are those of Write chunks.
+    Reduced { position: position.min(POSITION_MAX.into()) as u32, ..*item }
 }
 
 /// The same procedure without items that may go by chunk.
@@ -496,6 +503,23 @@ mod tests {
             seals.keep(&token(1, 0, xid), Box::new(NoSeal));
         }
         assert_eq!(seals.kept.len(), 1);
+    }
+
+    /// A client may send any position.
+    #[test]
+    fn positions_move_with_the_arguments() {
+        for (position, from, to, moved) in [
+            (100, 80, 40, 60),
+            (80, 80, 440, 440),
+            (0, 80, 40, 0),
+            (POSITION_MAX, 40, 440, POSITION_MAX),
+            (POSITION_MAX, 440, 40, POSITION_MAX - 400),
+        ] {
+            assert_eq!(
+                shifted(&Reduced::read_chunk(3, position, 9), from, to),
+                Reduced::read_chunk(3, moved, 9)
+            );
+        }
     }
 
     #[test]
