@@ -25,7 +25,7 @@ use crate::server::serving::Serving;
 use crate::server::spares::Reused;
 use crate::server::transit::{MemoryHolder, TransitShare};
 use crate::service::call::{Caller, Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, ReplyPolicy, Run, trace_call};
+use crate::service::dispatch::{MayBeNameless, Origin, ReplyPolicy, Run, trace_call};
 use crate::service::reply::{Frame, Room, Space};
 use crate::service::steps::{Arrival, Arrived, CallToCarry, Exit, serve};
 use crate::service::{Lookup, Services};
@@ -414,7 +414,7 @@ impl Serving {
     ) -> Taken {
         let NullCall { xid, program, version } = null;
         if !self.may_take::<false>(pass.core, link, xid, requested)
-            || !pass.services.named_caller(OpaqueAuth::NONE, |caller| caller.is_some())
+            || !pass.services.named_caller(OpaqueAuth::NONE, MayBeNameless)
             || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
         {
             return Taken::No;

@@ -61,9 +61,9 @@ pub use memory::{Memory, MemoryError};
 pub use newcomers::{Newcomer, ServedAt};
 pub use pools::{PAGE_LEN, Pools};
 pub use security::{
-    AuthBody, AuthNone, AuthTls, AuthUnix, CallSealer, CallToSeal, Claim, Flavor, FlavorSet, OpenedCall,
-    OpenedCaller, OpenedResults, ReplyOpener, ReplySeal, SealBroken, SealedCall, SealedHeader, Secured,
-    StandardFlavors, Unsealed,
+    AuthBody, AuthNone, AuthTls, AuthUnix, CallSealer, CallToSeal, CallerVisitor, Claim, Flavor, FlavorSet,
+    OpenedCall, OpenedCaller, OpenedResults, ReplyOpener, ReplySeal, SealBroken, SealedCall, SealedHeader,
+    Secured, StandardFlavors, Unsealed,
 };
 pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy};
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};

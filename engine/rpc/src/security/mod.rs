@@ -137,6 +137,20 @@ pub trait ReplySeal: fmt::Debug {
     fn seal(&mut self, xid: u32, outcome: Accepted, results: &mut Vec<u8>) -> AuthBody;
 }
 
+/// What is done with the caller that a credential names. A flavor calls one of the methods, once.
+///
+/// Not a closure, so that it is compiled into each flavor's way: most Calls of a server take one of them.
+pub trait CallerVisitor<'a> {
+    /// What comes of it.
+    type Output;
+
+    /// The credential names this caller, and that is all there is to it.
+    fn named(self, caller: Caller<'a>) -> Self::Output;
+
+    /// It does not: [`Flavor::claim`] tells what the Call is.
+    fn other(self) -> Self::Output;
+}
+
 /// One kind of credential and verifier.
 ///
 /// A flavor without [`Flavor::open`] is plain. One reactor has its own value of each flavor: what a context of several Calls
@@ -145,12 +159,12 @@ pub trait Flavor {
     /// Its number. IANA assigns them from 400000 upward, and none is for private use: a private flavor takes a number far above.
     const NUMBER: u32;
 
-    /// The caller that a credential of this flavor with this body names, if that is all there is to it: the fast path of
-    /// [`Flavor::claim`] for Calls with an empty verifier. `None`: ask that.
+    /// Tells `visitor` whom a credential of this flavor with this body names, if that is all there is to it: the fast path of
+    /// [`Flavor::claim`] for Calls with an empty verifier.
     #[inline(always)]
-    fn named<'a>(&self, body: &'a [u8]) -> Option<Caller<'a>> {
+    fn named<'a, V: CallerVisitor<'a>>(&self, body: &'a [u8], visitor: V) -> V::Output {
         let _ = body;
-        None
+        visitor.other()
     }
 
     /// Reads a credential of this flavor. It may be asked several times of one Call, and changes nothing.
@@ -165,8 +179,8 @@ pub trait Flavor {
 
 /// The flavors of a server: a tuple of one to six. The first one of a number counts.
 pub trait FlavorSet {
-    /// Gives `then` what [`Flavor::named`] says of a credential; `None` of a flavor that is not here.
-    fn named<'a, T>(&self, credential: OpaqueAuth<'a>, then: impl FnOnce(Option<Caller<'a>>) -> T) -> T;
+    /// See [`Flavor::named`].
+    fn named<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output;
 
     /// See [`Flavor::claim`].
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a>;
@@ -179,18 +193,14 @@ macro_rules! flavors {
     ($($name:ident $place:tt),+) => {
         impl<$($name: Flavor),+> FlavorSet for ($($name,)+) {
             #[inline(always)]
-            fn named<'a, T>(
-                &self,
-                credential: OpaqueAuth<'a>,
-                then: impl FnOnce(Option<Caller<'a>>) -> T,
-            ) -> T {
-                // One way for each, so that `then` knows which kind of caller it gets.
+            fn named<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+                // One way for each, so that the visitor knows which kind of caller it gets.
                 $(
                     if credential.flavor == $name::NUMBER {
-                        return then(self.$place.named(credential.body));
+                        return self.$place.named(credential.body, visitor);
                     }
                 )+
-                then(None)
+                visitor.other()
             }
 
             fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
@@ -227,8 +237,8 @@ pub(crate) struct VerifiedFlavors;
 
 impl FlavorSet for VerifiedFlavors {
     #[inline(always)]
-    fn named<'a, T>(&self, credential: OpaqueAuth<'a>, then: impl FnOnce(Option<Caller<'a>>) -> T) -> T {
-        StandardFlavors::default().named(credential, then)
+    fn named<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        StandardFlavors::default().named(credential, visitor)
     }
 
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
-use super::{Claim, FlavorSet, SealedCall, Unsealed};
-use crate::service::call::{Call, Caller};
+use super::{CallerVisitor, Claim, FlavorSet, SealedCall, Unsealed};
+use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -51,12 +51,8 @@ impl<S, F> Secured<S, F> {
 
 impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
     #[inline(always)]
-    fn named_caller<'a, T>(
-        &self,
-        credential: OpaqueAuth<'a>,
-        then: impl FnOnce(Option<Caller<'a>>) -> T,
-    ) -> T {
-        self.flavors.named(credential, then)
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        self.flavors.named(credential, visitor)
     }
 
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {

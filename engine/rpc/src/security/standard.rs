@@ -2,7 +2,7 @@
 
 use stag_wire::rpc::{AuthStat, AuthSys, CallHeader, flavor};
 
-use super::{Claim, Flavor};
+use super::{CallerVisitor, Claim, Flavor};
 use crate::service::call::Caller;
 
 /// What services take unless they say otherwise.
@@ -26,8 +26,8 @@ impl Flavor for AuthNone {
     const NUMBER: u32 = flavor::AUTH_NONE;
 
     #[inline(always)]
-    fn named<'a>(&self, _: &'a [u8]) -> Option<Caller<'a>> {
-        Some(Caller::None)
+    fn named<'a, V: CallerVisitor<'a>>(&self, _: &'a [u8], visitor: V) -> V::Output {
+        visitor.named(Caller::None)
     }
 
     fn claim<'a>(&self, _: &CallHeader<'a>) -> Claim<'a> {
@@ -39,8 +39,11 @@ impl Flavor for AuthUnix {
     const NUMBER: u32 = flavor::AUTH_SYS;
 
     #[inline(always)]
-    fn named<'a>(&self, body: &'a [u8]) -> Option<Caller<'a>> {
-        AuthSys::parse_usual(body).map(Caller::Sys)
+    fn named<'a, V: CallerVisitor<'a>>(&self, body: &'a [u8], visitor: V) -> V::Output {
+        match AuthSys::parse_usual(body) {
+            Some(user) => visitor.named(Caller::Sys(user)),
+            None => visitor.other(),
+        }
     }
 
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {

@@ -12,7 +12,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::carried::{Carrier, Destination};
-use crate::security::{Claim, FlavorSet, VerifiedFlavors};
+use crate::security::{CallerVisitor, Claim, FlavorSet, VerifiedFlavors};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
@@ -187,13 +187,52 @@ pub(crate) fn route<'a, S: Services>(services: &S, is_verified: bool, reader: Re
     let Some(header) = CallHeader::parse_usual(&mut arguments) else {
         return route_any(services, is_verified, reader);
     };
-    let named = |caller| match caller {
-        Some(caller) => route_to(services, &header, caller, arguments),
-        None => route_any(services, is_verified, reader),
-    };
+    let credential = header.credential;
+    let routing = Routing { services, header, arguments, is_verified, reader };
     match is_verified {
-        false => services.named_caller(header.credential, named),
-        true => VerifiedFlavors.named(header.credential, named),
+        false => services.named_caller(credential, routing),
+        true => VerifiedFlavors.named(credential, routing),
+    }
+}
+
+/// A Call on its way from its credential to its service.
+struct Routing<'s, 'a, S> {
+    services: &'s S,
+    header: CallHeader<'a>,
+    arguments: Reader<'a>,
+    is_verified: bool,
+    /// At the xid.
+    reader: Reader<'a>,
+}
+
+impl<'a, S: Services> CallerVisitor<'a> for Routing<'_, 'a, S> {
+    type Output = Route<'a>;
+
+    #[inline(always)]
+    fn named(self, caller: Caller<'a>) -> Route<'a> {
+        route_to(self.services, &self.header, caller, self.arguments)
+    }
+
+    #[inline(always)]
+    fn other(self) -> Route<'a> {
+        route_any(self.services, self.is_verified, self.reader)
+    }
+}
+
+/// Whether a caller without a name may call.
+pub(crate) struct MayBeNameless;
+
+impl<'a> CallerVisitor<'a> for MayBeNameless {
+    type Output = bool;
+
+    #[inline(always)]
+    fn named(self, _: Caller<'a>) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn other(self) -> bool {
+        false
     }
 }
 

@@ -21,8 +21,8 @@ use stag_runtime::ReactorId;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::Reader;
 
-use crate::security::{Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
-use crate::service::call::{Call, Caller};
+use crate::security::{CallerVisitor, Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
+use crate::service::call::Call;
 use crate::service::reply::Reply;
 
 /// What the engine must know of one procedure: its Upper-Layer Binding (8166-6-a), and what it means to be
@@ -220,15 +220,11 @@ pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 ///
 /// What stands before other services hands every method on to them, the provided ones too.
 pub trait Services {
-    /// Gives `then` the caller of a Call with this credential and an empty verifier, if the credential says it all: the fast path of
+    /// Tells `visitor` whom this credential of a Call with an empty verifier names, if it says it all: the fast path of
     /// [`Services::claim`].
     #[inline(always)]
-    fn named_caller<'a, T>(
-        &self,
-        credential: OpaqueAuth<'a>,
-        then: impl FnOnce(Option<Caller<'a>>) -> T,
-    ) -> T {
-        StandardFlavors::default().named(credential, then)
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        StandardFlavors::default().named(credential, visitor)
     }
     /// Reads a Call's credential: [`Flavor::claim`](crate::Flavor::claim). The standard flavors are taken, unless the services are
     /// [`Secured`](crate::Secured) with others.
@@ -324,14 +320,10 @@ impl Services for () {
 /// has one type for them, and with it one copy of the engine's code.
 impl<S: Services> Services for Option<S> {
     #[inline(always)]
-    fn named_caller<'a, T>(
-        &self,
-        credential: OpaqueAuth<'a>,
-        then: impl FnOnce(Option<Caller<'a>>) -> T,
-    ) -> T {
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
         match self {
-            Some(services) => services.named_caller(credential, then),
-            None => ().named_caller(credential, then),
+            Some(services) => services.named_caller(credential, visitor),
+            None => ().named_caller(credential, visitor),
         }
     }
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {

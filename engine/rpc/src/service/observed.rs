@@ -7,8 +7,8 @@ use std::time::Duration;
 use stag_fabric::LogLimiter;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
-use crate::security::{Claim, SealedCall, Unsealed};
-use crate::service::call::{Call, Caller};
+use crate::security::{CallerVisitor, Claim, SealedCall, Unsealed};
+use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -162,12 +162,8 @@ impl<S: Services> Observed<S> {
 
 impl<S: Services> Services for Observed<S> {
     #[inline(always)]
-    fn named_caller<'a, T>(
-        &self,
-        credential: OpaqueAuth<'a>,
-        then: impl FnOnce(Option<Caller<'a>>) -> T,
-    ) -> T {
-        self.services.named_caller(credential, then)
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        self.services.named_caller(credential, visitor)
     }
 
     fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
