@@ -1,9 +1,12 @@
 //! One large piece of registered memory, from which pools are cut.
 
+use std::any::Any;
 use std::fmt;
 use std::io;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
+#[cfg(not(miri))]
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -51,10 +54,24 @@ pub enum ArenaError {
         /// The limit, in bytes.
         limit: usize,
     },
+    /// Foreign memory that is not whole pages.
+    #[error(
+        "arena {name:?}: its memory begins at {address:#x} and has {len} bytes; both have to be multiples of 4096, and not 0"
+    )]
+    NotPages {
+        /// Which.
+        name: String,
+        /// Where it begins.
+        address: usize,
+        /// Its bytes.
+        len: usize,
+    },
 }
 
 /// A sealed memfd, mapped, zeroed and (but for [`Arena::on_demand`]) pre-faulted; of one size for as long as it lives. Clones name the same
 /// memory; it is unmapped, and given back to the budget, after the last of them and of the pools cut from it.
+///
+/// [`Arena::adopt`] and [`Arena::foreign`] make one of memory that the program has already: it is not zeroed, and counts for no budget.
 ///
 /// May be shared between threads: it only hands out addresses and, once each, sub-ranges.
 #[derive(Clone)]
@@ -63,11 +80,30 @@ pub struct Arena(Arc<Inner>);
 struct Inner {
     id: ArenaId,
     name: String,
-    memory: Memory,
+    base: Base,
+    len: usize,
+    backing: Backing,
     /// First byte that no pool has yet.
     next: AtomicUsize,
-    // Declared after `memory`, so that the budget gets the bytes back when they are really free.
-    _taken: Taken,
+    // Declared after `backing`, so that the budget gets the bytes back when they are really free.
+    _taken: Option<Taken>,
+}
+
+/// Where an arena begins.
+struct Base(NonNull<u8>);
+
+// SAFETY: an address alone. Who may touch what it points to is said where it is handed out (`Arena::base`); all that an arena stands on
+// is valid from any thread.
+unsafe impl Send for Base {}
+// SAFETY: as above.
+unsafe impl Sync for Base {}
+
+/// What an arena stands on.
+enum Backing {
+    /// A descriptor that is mapped.
+    Mapped(Memory),
+    /// Memory that somebody else keeps as long as this lives.
+    Foreign { _owner: Box<dyn Any + Send + Sync> },
 }
 
 impl Arena {
@@ -92,13 +128,82 @@ impl Arena {
         Arena::of(config, Memory::on_demand)
     }
 
+    /// Makes an arena of a descriptor that the program has: a memfd of exactly `len` bytes, whole pages, with the seals `F_SEAL_GROW`
+    /// and `F_SEAL_SHRINK`. It is mapped once more, and its pages are touched; what is in them stays.
+    ///
+    /// Every fabric can register it. **Over shared memory, peers may read and write all of it.** As long as a buffer of one of its pools
+    /// exists, the program keeps the rules of the crate for those bytes through its own mapping, too: it writes none that is held
+    /// as a [`Shared`](crate::Shared), and touches none that is held as a [`Buf`](crate::Buf).
+    ///
+    /// # Errors
+    ///
+    /// When the descriptor is not such memory, or cannot be mapped.
+    #[cfg(not(miri))]
+    pub fn adopt(name: &str, memory: OwnedFd, len: usize) -> Result<Arena, ArenaError> {
+        if len > Arena::LEN_MAX {
+            return Err(ArenaError::TooLarge { name: name.to_owned(), wanted: len, limit: Arena::LEN_MAX });
+        }
+        let memory =
+            Memory::attach(memory, len).map_err(|error| MapError { name: name.to_owned(), ..error })?;
+        let (base, len) = (memory.base(), memory.len());
+        Ok(Arena::with(name, (base, len), Backing::Mapped(memory), None))
+    }
+
+    /// Makes an arena of memory that the program has at an address: `len` bytes from `base` on, whole pages of 4096 bytes. `owner` is
+    /// dropped when no arena and no buffer of it is left. What is in the memory stays.
+    ///
+    /// A fabric that passes descriptors (shared memory) cannot register it: see [`Arena::adopt`].
+    ///
+    /// # Errors
+    ///
+    /// When it is not whole pages, or is longer than an arena may be.
+    ///
+    /// # Safety
+    ///
+    /// Until `owner` is dropped:
+    ///
+    /// - the bytes are initialised, and valid for reads and writes from any thread, at this address;
+    /// - the program makes no reference into bytes that a pool of the arena has, and touches them by pointers only so: it writes none
+    ///   that is held as a [`Shared`](crate::Shared), and neither reads nor writes any that is held as a [`Buf`](crate::Buf);
+    /// - no other arena has any of these bytes.
+    pub unsafe fn foreign(
+        name: &str,
+        base: NonNull<u8>,
+        len: usize,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<Arena, ArenaError> {
+        let page = PageSize::Base.bytes();
+        let address = base.addr().get();
+        if len == 0 || !len.is_multiple_of(page) || !address.is_multiple_of(page) {
+            return Err(ArenaError::NotPages { name: name.to_owned(), address, len });
+        }
+        if len > Arena::LEN_MAX {
+            return Err(ArenaError::TooLarge { name: name.to_owned(), wanted: len, limit: Arena::LEN_MAX });
+        }
+        Ok(Arena::with(name, (base, len), Backing::Foreign { _owner: owner }, None))
+    }
+
+    fn with(name: &str, (base, len): (NonNull<u8>, usize), backing: Backing, taken: Option<Taken>) -> Arena {
+        // Partner of nothing: only uniqueness matters.
+        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
+
+        let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
+        assert!(id.0 != 0, "4 billion arenas were made");
+        Arena(Arc::new(Inner {
+            id,
+            name: name.to_owned(),
+            base: Base(base),
+            len,
+            backing,
+            next: AtomicUsize::new(0),
+            _taken: taken,
+        }))
+    }
+
     fn of(
         config: &ArenaConfig<'_>,
         map: impl FnOnce(&ArenaConfig<'_>) -> Result<Memory, MapError>,
     ) -> Result<Arena, ArenaError> {
-        // Partner of nothing: only uniqueness matters.
-        static NEXT_ID: AtomicU32 = AtomicU32::new(1);
-
         if config.len > Arena::LEN_MAX {
             let name = config.name.to_owned();
             return Err(ArenaError::TooLarge { name, wanted: config.len, limit: Arena::LEN_MAX });
@@ -112,15 +217,8 @@ impl Arena {
         let rounding = format!("rounding {} up to {}", config.name, memory.page_size());
         taken.take(&rounding, memory.len() as u64 - wanted)?;
 
-        let id = ArenaId(NEXT_ID.fetch_add(1, Ordering::Relaxed));
-        assert!(id.0 != 0, "4 billion arenas were made");
-        let arena = Arena(Arc::new(Inner {
-            id,
-            name: config.name.to_owned(),
-            memory,
-            next: AtomicUsize::new(0),
-            _taken: taken,
-        }));
+        let place = (memory.base(), memory.len());
+        let arena = Arena::with(config.name, place, Backing::Mapped(memory), Some(taken));
         for note in arena.notes() {
             tracing::info!(arena = config.name, "{note}");
         }
@@ -145,19 +243,26 @@ impl Arena {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "an arena is never empty")]
     pub fn len(&self) -> usize {
-        self.0.memory.len()
+        self.0.len
     }
 
-    /// What it stands on.
+    /// What it stands on. Of foreign memory that is not known: [`PageSize::Base`].
     #[must_use]
     pub fn page_size(&self) -> PageSize {
-        self.0.memory.page_size()
+        match &self.0.backing {
+            Backing::Mapped(memory) => memory.page_size(),
+            Backing::Foreign { .. } => PageSize::Base,
+        }
     }
 
-    /// The sealed memfd, for a peer process to map or a device to register.
+    /// The sealed memfd, for a peer process to map or a device to register. `None`: it is foreign memory, of which only the address is
+    /// known.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.memory.fd()
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.0.backing {
+            Backing::Mapped(memory) => Some(memory.fd()),
+            Backing::Foreign { .. } => None,
+        }
     }
 
     /// The first byte; valid for reads and writes of [`Arena::len`] bytes while the arena lives.
@@ -167,17 +272,21 @@ impl Arena {
     #[inline]
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
-        self.0.memory.base()
+        self.0.base.0
     }
 
     /// What it stepped down from and why, and what else is less than asked for: sentences for the log.
     #[must_use]
     pub fn notes(&self) -> &[String] {
-        self.0.memory.notes()
+        match &self.0.backing {
+            Backing::Mapped(memory) => memory.notes(),
+            Backing::Foreign { .. } => &[],
+        }
     }
 
     /// Gives the next `len` bytes whose offset is a multiple of `align` (a power of two, at most the page size)
-    /// to the caller for good. They are zero, and are never given out again. `None` if that much is not left.
+    /// to the caller for good. They are zero, but for memory that the program had, and are never given out again. `None` if that much is
+    /// not left.
     #[must_use]
     pub fn reserve(&self, len: usize, align: usize) -> Option<Range<usize>> {
         if !align.is_power_of_two() || align > self.page_size().bytes() {
@@ -209,7 +318,10 @@ impl Arena {
     /// If the range is not within the arena.
     pub fn populate(&self, range: Range<usize>) -> io::Result<()> {
         assert!(range.end <= self.len(), "the range ends within the arena");
-        self.0.memory.populate(range)
+        match &self.0.backing {
+            Backing::Mapped(memory) => memory.populate(range),
+            Backing::Foreign { .. } => Ok(()),
+        }
     }
 
     /// Bytes that are not reserved.
@@ -280,6 +392,10 @@ mod mapped {
 
         pub(super) fn populate(&self, range: Range<usize>) -> io::Result<()> {
             self.0.populate(range)
+        }
+
+        pub(super) fn attach(fd: OwnedFd, len: usize) -> Result<Memory, MapError> {
+            Mapping::attach(fd, len).map(Memory)
         }
 
         pub(super) fn on_demand(config: &ArenaConfig<'_>) -> Result<Memory, MapError> {

@@ -1,7 +1,7 @@
 //! Arenas, pools and counted buffers. Knows no fabric.
 //!
 //! - An [`Arena`] is one large piece of pre-faulted memory, which a provider registers once, at start.
-//!   It may be shared between threads.
+//!   It may be shared between threads. It can also be memory that the program has already: [`Arena::adopt`], [`Arena::foreign`].
 //! - A [`Pool`] cuts a part of an arena into units. It belongs to one reactor, and so its counts are
 //!   plain numbers: `Pool`, [`Buf`] and [`Shared`] are neither `Send` nor `Sync`. Reactors that want to
 //!   tell each other something send values.

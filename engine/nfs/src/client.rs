@@ -23,7 +23,7 @@ use stag_rpc::{
     Request, Services,
 };
 use stag_wire::nfs3::{self, PATH_LEN_MAX, POST_OP_ATTRIBUTES_LEN_MAX, Procedure};
-use stag_wire::rpc::CALL_HEADER_LEN_MIN;
+use stag_wire::rpc::{AUTH_BODY_LEN_MAX, CALL_HEADER_LEN_MIN};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 use stag_wire::xdr::{Decode, Encode, Item, Reader, Reduced};
 use stag_wire::{mount3, nfsacl};
@@ -203,6 +203,8 @@ impl Target<'_> {
         let credentials = match self.credentials {
             Credentials::None => 0,
             Credentials::Sys(body) => body.len().next_multiple_of(4),
+            // Credential and verifier, however long.
+            Credentials::Own(_) => 2 * AUTH_BODY_LEN_MAX as usize,
         };
         let headers = HEADER_LEN_MIN + CALL_HEADER_LEN_MIN + credentials;
         let rest = (threshold as usize).saturating_sub(headers + FIXED_LEN + file_len.next_multiple_of(4));

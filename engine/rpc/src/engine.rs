@@ -23,10 +23,10 @@ use crate::connection::{Connection, FinishedRead};
 use crate::group::Membership;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
+use crate::security::sealed::Seals;
 use crate::server::admission::ConnectRequest;
 use crate::server::client_log::printable;
 use crate::server::doomed::{DoomedCalls, xid_of};
-use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
 use crate::server::governor::CreditLedger;
 use crate::server::spares::Spares;
@@ -197,6 +197,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     statistics: Statistics::default(),
                     duplicates: Duplicates::new(config.duplicates_max),
                     deferrals: Deferrals::new(calls_max(&config)),
+                    seals: Seals::default(),
                     refused_calls: DoomedCalls::default(),
                     now: Duration::ZERO,
                     completed: VecDeque::with_capacity(calls),
@@ -222,7 +223,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     ready: ReadyLists::default(),
                     doorkeeper: None,
                     departures: None,
-                    draft_in_place: Some(Box::new(Draft::new())),
+                    draft_in_place: Some(Box::default()),
                 },
             },
         })

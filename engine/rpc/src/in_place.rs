@@ -11,7 +11,7 @@ use stag_fabric::{
     WholeMessage,
 };
 use stag_memory::Buf;
-use stag_wire::rpc::{NullCall, emit_success};
+use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
 use stag_wire::xdr::{Reduced, Writer};
 
@@ -25,7 +25,7 @@ use crate::server::serving::Serving;
 use crate::server::spares::Reused;
 use crate::server::transit::{MemoryHolder, TransitShare};
 use crate::service::call::{Caller, Placed, PlacedPieces};
-use crate::service::dispatch::{Origin, ReplyPolicy, Run, trace_call};
+use crate::service::dispatch::{MayBeNameless, Origin, ReplyPolicy, Run, trace_call};
 use crate::service::reply::{Frame, Room, Space};
 use crate::service::steps::{Arrival, Arrived, CallToCarry, Exit, serve};
 use crate::service::{Lookup, Services};
@@ -414,6 +414,7 @@ impl Serving {
     ) -> Taken {
         let NullCall { xid, program, version } = null;
         if !self.may_take::<false>(pass.core, link, xid, requested)
+            || !pass.services.named_caller(OpaqueAuth::NONE, MayBeNameless)
             || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
         {
             return Taken::No;

@@ -37,6 +37,7 @@ mod memory;
 mod newcomers;
 mod pools;
 mod ready;
+mod security;
 mod server;
 mod service;
 mod stages;
@@ -59,6 +60,11 @@ pub use group::EngineGroup;
 pub use memory::{Memory, MemoryError};
 pub use newcomers::{Newcomer, ServedAt};
 pub use pools::{PAGE_LEN, Pools};
+pub use security::{
+    AuthBody, AuthNone, AuthTls, AuthUnix, CallSealer, CallToSeal, CallerVisitor, Claim, Flavor, FlavorSet,
+    OpenedCall, OpenedCaller, OpenedResults, ReplyOpener, ReplySeal, SealBroken, SealedCall, SealedHeader,
+    Secured, StandardFlavors, Unsealed,
+};
 pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy};
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;

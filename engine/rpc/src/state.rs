@@ -13,6 +13,7 @@ use crate::config::EngineConfig;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
+use crate::security::sealed::Seals;
 use crate::server::doomed::DoomedCalls;
 use crate::server::draft::Draft;
 use crate::server::duplicates::Duplicates;
@@ -85,6 +86,8 @@ pub(crate) struct EngineState {
     pub(crate) statistics: Statistics,
     pub(crate) duplicates: Duplicates,
     pub(crate) deferrals: Deferrals,
+    /// What seals the Replies of Calls that are answered later.
+    pub(crate) seals: Seals,
     pub(crate) refused_calls: DoomedCalls,
     /// The instant of this pass.
     pub(crate) now: Duration,

@@ -8,8 +8,9 @@
 //! | [`d_cores`] | several cores as one server |
 //! | [`e_own_store`] | a service with state, over several fabrics |
 //! | [`f_callers`] | who calls, and who may |
-//! | [`h_own_files`] | a file system of your own, which Linux mounts |
 //! | [`g_calls_back`] | a server that calls its clients, on the polled engine |
+//! | [`h_own_files`] | a file system of your own, which Linux mounts |
+//! | [`i_own_authentication`] | callers that prove who they are |
 //!
 //! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
 //! store on two cores with a disk thread, in 300 lines.
@@ -330,7 +331,7 @@ pub mod e_own_store {}
 /// fn who(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
 ///     match call.caller {
 ///         Caller::Sys(user) => reply.success(|writer| writer.u32(user.uid)),
-///         Caller::None => {
+///         _ => {
 ///             reply.system_error();
 ///             // A connection that gets nothing but refusals makes room for others.
 ///             reply.refuses_caller();
@@ -352,9 +353,10 @@ pub mod e_own_store {}
 /// }
 /// ```
 ///
-/// **What does not exist**: RPCSEC_GSS (Kerberos), TLS, and a hook for credentials of one's own kind. A Call with any other flavor is
-/// refused before a handler sees it. A program that needs proof has a procedure that takes one (a token, say), remembers
-/// [`Call::connection`](crate::rpc::Call::connection), and answers nothing else on others.
+/// A Call with any other flavor is refused before a handler sees it. To take AUTH_SYS only, serve
+/// `Secured::new((service,), (AuthUnix,))`. Callers that prove who they are need a flavor of your own: [`i_own_authentication`].
+///
+/// **What does not exist**: RPCSEC_GSS (Kerberos) and TLS.
 pub mod f_callers {}
 
 /// A server that calls its clients back, on the connections that they opened (RFC 8167).
@@ -493,6 +495,141 @@ pub mod g_calls_back {}
 /// ```
 pub mod h_own_files {}
 
+/// Callers that prove who they are: an authentication flavor of your own, at both ends.
+///
+/// A flavor is a kind of credential and verifier. Its server half, a [`Flavor`](crate::rpc::Flavor), verifies each Call before a service
+/// sees it and seals the answer; its client half, a [`CallSealer`](crate::rpc::CallSealer), seals Calls and verifies their answers. The
+/// services do not change.
+///
+/// This one signs headers with a key that both ends have. It says [`Claim::Signed`](crate::rpc::Claim::Signed): arguments and results stay
+/// plain, so data goes by chunk as before, and could be changed on the way.
+/// With [`Claim::Protected`](crate::rpc::Claim::Protected) the flavor gets arguments and results to sign or encrypt, and data goes inline.
+///
+/// ```
+/// use std::hash::{DefaultHasher, Hasher};
+/// use std::sync::Arc;
+///
+/// use stag::prelude::*;
+/// use stag::rpc::{
+///     AuthBody, CallSealer, CallToSeal, Claim, Flavor, OpenedCall, OpenedCaller, OpenedResults, ReplyOpener, ReplySeal, SealBroken,
+///     SealedCall, SealedHeader, Secured, Unsealed,
+/// };
+/// use stag::wire::rpc::{Accepted, AuthStat, CallHeader, OpaqueAuth};
+///
+/// const PROGRAM: u32 = 0x2000_7a69;
+/// // IANA assigns numbers from 400000 upward; this is far above.
+/// const NUMBER: u32 = 0x4000_7a69;
+///
+/// static PROCEDURES: [Procedure; 1] = [Procedure::plain("WHO")];
+///
+/// // A real flavor takes a real one, HMAC-SHA-256 for example.
+/// fn sign(key: u64, octets: &[u8]) -> AuthBody {
+///     let mut hasher = DefaultHasher::new();
+///     hasher.write_u64(key);
+///     hasher.write(octets);
+///     AuthBody { flavor: NUMBER, body: hasher.finish().to_be_bytes().to_vec() }
+/// }
+///
+/// // The server's half. The credential is the caller's name.
+/// struct Keyed {
+///     key: u64,
+/// }
+///
+/// impl Flavor for Keyed {
+///     const NUMBER: u32 = NUMBER;
+///
+///     fn claim<'a>(&self, _: &CallHeader<'a>) -> Claim<'a> {
+///         Claim::Signed
+///     }
+///
+///     fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
+///         if call.header.verifier != sign(self.key, call.signed).as_opaque() {
+///             return Unsealed::Denied(AuthStat::BADVERF);
+///         }
+///         let caller = OpenedCaller::Own(call.header.credential.body.to_vec());
+///         // A flavor with sequence numbers answers `Unsealed::Dropped` to one that it has seen.
+///         Unsealed::Call(OpenedCall { caller, arguments: None, seal: Box::new(Seal(self.key)) })
+///     }
+/// }
+///
+/// // Seals one answer at the server, and verifies it at the client.
+/// #[derive(Debug)]
+/// struct Seal(u64);
+///
+/// impl ReplySeal for Seal {
+///     fn growth_max(&self) -> usize {
+///         8
+///     }
+///
+///     fn seal(&mut self, xid: u32, _: Accepted, _: &mut Vec<u8>) -> AuthBody {
+///         sign(self.0, &xid.to_be_bytes())
+///     }
+/// }
+///
+/// // The client's half.
+/// #[derive(Debug)]
+/// struct Signer {
+///     key: u64,
+///     name: &'static str,
+/// }
+///
+/// impl CallSealer for Signer {
+///     fn protects_body(&self) -> bool {
+///         false
+///     }
+///
+///     fn reply_growth_max(&self) -> u32 {
+///         8
+///     }
+///
+///     fn seal(&self, call: CallToSeal, _: &mut Vec<u8>) -> SealedHeader {
+///         let credential = AuthBody { flavor: NUMBER, body: self.name.as_bytes().to_vec() };
+///         let verifier = sign(self.key, &call.signed(credential.as_opaque()));
+///         let opener = Box::new(Expected(sign(self.key, &call.xid.to_be_bytes())));
+///         SealedHeader { credential, verifier, opener }
+///     }
+/// }
+///
+/// #[derive(Debug)]
+/// struct Expected(AuthBody);
+///
+/// impl ReplyOpener for Expected {
+///     fn open(&mut self, _: Accepted, verifier: OpaqueAuth<'_>, _: &[u8]) -> Result<OpenedResults, SealBroken> {
+///         if verifier == self.0.as_opaque() { Ok(OpenedResults::AsTheyCame) } else { Err(SealBroken) }
+///     }
+/// }
+///
+/// fn who(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///     match call.caller {
+///         Caller::Own { name, .. } => reply.success(|writer| writer.opaque(name)),
+///         _ => reply.system_error(),
+///     }
+///     Outcome::Done
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let key = 0x5eed;
+///     // No other flavor is taken: each core makes its own value of this one.
+///     let server = Server::new(move |_| Secured::new((Program::new(PROGRAM, 1, &PROCEDURES, who),), (Keyed { key },)));
+///     let running = server.listen("iwarp://127.0.0.1:0").start()?;
+///
+///     let client = Client::connect(&running.urls()[0])?;
+///     let ada = Arc::new(Signer { key, name: "ada" });
+///     let answer = client.request(PROGRAM, 1, 1).sealed_by(ada).call(|_| Ok(()))?;
+///     assert_eq!(answer.reader().opaque(100)?, b"ada");
+///
+///     // Another key, and none at all.
+///     let eve = Arc::new(Signer { key: 1, name: "ada" });
+///     assert!(client.request(PROGRAM, 1, 1).sealed_by(eve).call(|_| Ok(())).is_err());
+///     assert!(client.call(PROGRAM, 1, 1, |_| Ok(())).is_err());
+///     Ok(())
+/// }
+/// ```
+///
+/// **What to keep in mind**: the credential travels in the clear. Without sequence numbers a Call that was recorded can be played again.
+/// [`rpc::StreamClient`](crate::rpc::StreamClient) makes plain Calls only.
+pub mod i_own_authentication {}
+
 /// Which fabric when.
 ///
 /// | URL | between | needs | a Call there and back | trust |
@@ -540,8 +677,13 @@ pub mod threads {}
 ///   server's log says so.
 /// - At the end [`ServerEnd::buffers_lost`](crate::ServerEnd::buffers_lost) says whether every buffer came back.
 ///
-/// **What does not exist**: memory that the program has already (hugepages of another library, persistent memory, a GPU) cannot be
-/// registered. Data has to be read into Stag's memory, as step [`c_late`] does.
+/// Memory that the program has already (hugepages of another library, a page cache, persistent memory) becomes an arena by
+/// [`Arena::adopt`](crate::memory::Arena::adopt), from a descriptor, or [`Arena::foreign`](crate::memory::Arena::foreign), from an address. On
+/// the polled engine, [register](crate::fabric::Provider::register) it before the first connection, cut it by a
+/// [`Pool`](crate::memory::Pool), mark its buffers as stored, and give them to [`Reply::piece`](crate::rpc::Reply::piece): they are sent from
+/// where they lie. Shared memory takes descriptors only.
+///
+/// **What does not exist**: [`Server`](crate::Server) does not register such memory, and the memory of a GPU is not known.
 pub mod memory {}
 
 /// What a peer can do.
@@ -550,7 +692,8 @@ pub mod memory {}
 ///   way round. Processes of the same user are admitted, others only by [`Server::admit`](crate::Server::admit) and
 ///   [`ClientBuilder::admit`](crate::ClientBuilder::admit). See [`fabric::shm`](crate::fabric::shm#trust).
 /// - **Over a network** a peer reaches the chunks that a Call offers it, while the Call lasts, and nothing else.
-/// - **Nothing is encrypted**, and no one is authenticated: see [`f_callers`]. Listen where only those can connect who may.
+/// - **Nothing is encrypted**, and no one is authenticated: see [`f_callers`]. Listen where only those can connect who may, or see
+///   [`i_own_authentication`].
 /// - What a peer sends can neither crash the engine nor make it allocate without bound. **A handler has to keep that**: each length that
 ///   it reads has a limit (`opaque(1024)`), and it keeps no more of a client than it wants to.
 /// - A client that takes no answers, or fetches nothing, is disconnected after a while

@@ -65,7 +65,11 @@ impl Provider for Shm {
             let repair = "register fewer, larger arenas";
             return Err(FabricError::Limit { what: "registered arenas", wanted, limit, repair });
         }
-        let checked = pages::check_memory(arena.fd(), arena.len() as u64, AllowedPages::Hugepages);
+        let len = arena.len() as u64;
+        let checked = match arena.fd() {
+            Some(fd) => pages::check_memory(fd, len, AllowedPages::Hugepages),
+            None => Err("it has no descriptor that a peer could map; use Arena::adopt"),
+        };
         checked.map_err(|problem| {
             let doing = format!("register the arena {:?}: {problem}", arena.name());
             FabricError::System { doing, source: io::ErrorKind::InvalidInput.into() }

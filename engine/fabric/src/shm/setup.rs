@@ -151,7 +151,8 @@ pub(super) fn introduce(
     };
     let message = if is_hello { Message::Hello(introduction) } else { Message::Accept(introduction) };
     let mut fds = vec![fd];
-    fds.extend(ours.arenas.iter().map(|arena| arena.fd()));
+    // An arena without is not registered.
+    fds.extend(ours.arenas.iter().filter_map(|arena| arena.fd()));
     fds.push(bells);
     rendezvous::send(socket, &message.encode(), &fds)
 }

@@ -12,6 +12,7 @@ mod exposures;
 #[path = "../fake/mod.rs"]
 mod fake;
 mod faults;
+mod foreign;
 mod handover;
 mod in_place;
 mod iwarp;
@@ -114,6 +115,9 @@ conformance! {
         handle_of_another_queue_pair
         own_handle
         requests_around_a_refused_one
+    }
+    foreign {
+        memory_that_the_program_has
     }
     exposures {
         a_fence_gives_the_memory_back

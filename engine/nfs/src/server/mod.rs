@@ -434,11 +434,12 @@ impl<'a> CallContext<'a> {
     #[inline]
     fn of(call: &Call<'a>) -> CallContext<'a> {
         let caller = match &call.caller {
-            stag_rpc::Caller::None => None,
             stag_rpc::Caller::Sys(user) => {
                 let fill = |groups: &mut _| if user.gids.is_empty() { 0 } else { user.gids.copy_to(groups) };
                 Some(UserIdentity::with_groups(user.uid, user.gid, fill))
             }
+            // What a flavor of its own calls a caller says nothing about files.
+            _ => None,
         };
         CallContext { peer: call.peer(), caller }
     }

@@ -187,6 +187,7 @@ impl Exit<EngineState> for Answering<'_> {
 
 impl Arrival<EngineState> for Answering<'_> {
     const MAY_LEAVE: bool = false;
+    const IS_VERIFIED: bool = true;
 
     #[inline(always)]
     fn meet(&mut self, _: &Caller<'_>) {}

@@ -13,7 +13,7 @@ use crate::client::offering::Lists;
 use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
-use crate::client::slot::{Ending, Slot, Stage};
+use crate::client::slot::{CallKind, Ending, Slot, Stage};
 use crate::client::{
     CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Credentials, ReplyMode, Request, Results,
 };
@@ -262,7 +262,7 @@ impl Calling {
             if matches!(slot.stage(), Stage::Free) || elapsed < slot.timeout {
                 continue;
             }
-            if !slot.is_probe {
+            if slot.kind != CallKind::Probe {
                 let Some(call) = self.requester.call_at(index) else {
                     core.fault(id, "a Call waits, and the Requester knows nothing of it");
                     continue;
@@ -441,12 +441,45 @@ impl Calling {
         if let Some(kept) = self.kept.get_mut(call.index()) {
             kept.clear();
         }
-        if slot.is_probe {
+        if slot.kind != CallKind::Usual {
+            return self.hand_over_other(state, call, result, written);
+        }
+        self.complete(state, call, result, written);
+    }
+
+    /// Hands over a Call that is not like most.
+    #[cold]
+    #[inline(never)]
+    fn hand_over_other(
+        &mut self,
+        state: &mut EngineState,
+        call: requester::RequesterCallId,
+        result: Result<Results, CallError>,
+        written: Few<(u8, Buf)>,
+    ) {
+        let slot = &mut self.slots[call.index()];
+        let sealed = slot.sealed.take();
+        if std::mem::take(&mut slot.kind) == CallKind::Probe {
             // All that counts is that something came.
-            slot.is_probe = false;
             self.probing = false;
             return;
         }
+        let result = match sealed {
+            Some(sealed) => sealed.results(&state.pools, result),
+            None => result,
+        };
+        self.complete(state, call, result, written);
+    }
+
+    #[inline(always)]
+    fn complete(
+        &mut self,
+        state: &mut EngineState,
+        call: requester::RequesterCallId,
+        result: Result<Results, CallError>,
+        written: Few<(u8, Buf)>,
+    ) {
+        let slot = &self.slots[call.index()];
         state.statistics.calls_failed += u64::from(result.is_err());
         state.completed.push_back(CompletedCall {
             call: CallId { connection: self.name, call },

@@ -18,7 +18,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
 use crate::client::offering::{WriteCounts, segment, write_buf};
-use crate::client::slot::{CallMemory, Ending, Stage, Written};
+use crate::client::slot::{CallKind, CallMemory, Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::{Core, EngineState};
@@ -29,7 +29,7 @@ use crate::version2::making::{EncodedCall, Made};
 const REPLY_HEADER_LEN_MAX: u32 = 24 + 8;
 
 /// Largest Long Call that a client makes, in octets.
-const LONG_CALL_LEN_MAX: usize = 1 << 20;
+pub(crate) const LONG_CALL_LEN_MAX: usize = 1 << 20;
 
 /// The form of a Call without chunks.
 const PLAIN: CallForm = CallForm { long: false, reply_chunk: false, header_len: HEADER_LEN_MIN };
@@ -55,7 +55,7 @@ pub(crate) struct Unsent {
 }
 
 /// Writes the arguments of a Call.
-type Encoder<'e> = dyn Fn(&mut Writer<'_>) -> Result<(), Overflow> + 'e;
+pub(crate) type Encoder<'e> = dyn Fn(&mut Writer<'_>) -> Result<(), Overflow> + 'e;
 
 /// A Call in the making: it has a credit and an xid.
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +94,8 @@ impl Making<'_> {
                 let verifier = OpaqueAuth::NONE;
                 CallHeader { xid, program, version, procedure, credential, verifier }.emit(writer)?;
             }
+            // It is sealed once, in a buffer: there is no room for it anywhere else.
+            Credentials::Own(_) => return Err(Overflow),
         }
         encode(writer)
     }
@@ -408,7 +410,21 @@ impl Calling {
         core: &mut Core<P>,
         making: &Making<'_>,
         chunks: &mut Chunks,
-        encode: &dyn Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+        encode: &Encoder<'_>,
+    ) -> Result<(), CallRefused> {
+        if let Credentials::Own(sealer) = making.request.credentials {
+            return self.make_sealed(core, making, chunks, (sealer, encode));
+        }
+        self.make_in_buffer(core, making, chunks, &|writer| making.write_payload(writer, encode))
+    }
+
+    /// The same. `encode` writes the whole RPC message.
+    pub(crate) fn make_in_buffer<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        making: &Making<'_>,
+        chunks: &mut Chunks,
+        encode: &Encoder<'_>,
     ) -> Result<(), CallRefused> {
         let mut send = self.take_message(core)?;
         let Making { call, id, .. } = *making;
@@ -430,7 +446,7 @@ impl Calling {
         };
         let write = |space: &mut [u8]| {
             let mut writer = Writer::new(space);
-            making.write_payload(&mut writer, encode)?;
+            encode(&mut writer)?;
             let reduced = writer.reduced_positions().iter().take(CLIENT_SEGMENTS_MAX);
             Ok((writer.position(), reduced.copied().collect::<Positions>()))
         };
@@ -535,7 +551,7 @@ impl Calling {
         slot.procedure = request.procedure;
         slot.started = state.now;
         slot.timeout = request.timeout;
-        slot.is_probe = is_probe;
+        slot.kind = if is_probe { CallKind::Probe } else { CallKind::Usual };
         if self.requester.window().in_flight() == 1 {
             self.busy_since = None;
         }

@@ -24,6 +24,7 @@ use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::few::Few;
+use crate::security::CallSealer;
 
 /// Pieces of one Call's Read chunks, and segments of its Write chunks, at most. With more of either a Call
 /// is refused ([`CallRefused::TooManySegments`]).
@@ -82,13 +83,15 @@ pub enum ReplyMode {
 }
 
 /// Credentials of a Call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum Credentials<'a> {
     /// AUTH_NONE.
     #[default]
     None,
     /// AUTH_SYS, its body encoded once by [`stag_wire::rpc`].
     Sys(&'a [u8]),
+    /// Those of a sealed flavor, which also verifies the Reply. The Call is not sent again over another connection.
+    Own(&'a dyn CallSealer),
 }
 
 /// The memory that goes with a Call: it is exposed to the Responder until the Call is complete.
@@ -187,6 +190,9 @@ pub enum CallRefused {
     /// The connection is another reactor's: a reverse Call is made at the reactor that has the connection.
     #[error("the connection is another reactor's; call back at the reactor that has it")]
     OtherReactor,
+    /// The Call has chunks for data, and its [`CallSealer`] protects arguments and results.
+    #[error("chunks for data: the credentials protect arguments and results, which go inline then")]
+    Protected,
     /// The arguments' encoder left out other items than the Read chunks have: a mistake of the caller's.
     #[error(
         "Read chunks: the encoder said eligible_opaque_reduced {reduced} times, the chunks are of {items} items; \
@@ -359,6 +365,9 @@ pub enum CallError {
     /// The server refused the credentials: an `auth_stat` of RFC 5531.
     #[error("the server refused the credentials (auth_stat {0})")]
     Authentication(u32),
+    /// The Reply is not the server's, or was changed on the way: its verifier is wrong. The server may have executed the Call.
+    #[error("the Reply's verifier is wrong; the server may have executed the Call")]
+    Unverified,
     /// The server does not speak RPC version 2.
     #[error("the server does not speak RPC version 2")]
     RpcVersion,

@@ -42,6 +42,7 @@ use crate::ConnectionId;
 use crate::client::calling::Positions;
 use crate::client::offering::{Lists, segment, write_buf};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
+use crate::security::client::AwaitedSeal;
 use crate::stages::{Change, may_change};
 use crate::state::Core;
 use crate::statistics::Statistics;
@@ -60,6 +61,18 @@ pub(crate) enum Stage {
     Withdrawing(Option<CallError>),
     Pulling,
     Ending(Ending),
+}
+
+/// What is special about a Call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CallKind {
+    /// Nothing.
+    #[default]
+    Usual,
+    /// It is a keep-alive, of which no user knows.
+    Probe,
+    /// Its Reply has to be sealed.
+    Sealed,
 }
 
 /// One segment of a Write chunk, while the peer may write it and after.
@@ -99,8 +112,9 @@ pub(crate) struct CallMemory<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     stage: Stage,
-    /// It is a keep-alive, of which no user knows.
-    pub(crate) is_probe: bool,
+    pub(crate) kind: CallKind,
+    /// The seal that its Reply has to have, if it is sealed.
+    pub(crate) sealed: Option<Box<AwaitedSeal>>,
     pub(crate) user: u64,
     pub(crate) procedure: u32,
     pub(crate) started: Duration,
@@ -344,7 +358,7 @@ impl Slot {
                 (buf, 0)
             }
         };
-        let first = results_start(&message, start, call)?;
+        let first = results_start(&message, start, call, &mut self.sealed)?;
         let mut reduced = 0;
         if !self.written.is_empty() {
             reduced = self.spread(statistics);
@@ -375,16 +389,21 @@ impl Slot {
     }
 }
 
-/// Where the results start in `message`, whose Payload stream starts at `start`. An error: there are none, and why.
+/// Where the results start in `message`, whose Payload stream starts at `start`. An error: there are none, and why. Opens a Reply that
+/// has to be `sealed`.
 #[inline(always)]
 pub(crate) fn results_start(
     message: &[u8],
     start: usize,
     call: requester::RequesterCallId,
+    sealed: &mut Option<Box<AwaitedSeal>>,
 ) -> Result<u32, CallError> {
     let mut reader = Reader::new(&message[start..]);
     if !take_success(&mut reader, call.xid()) {
         let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;
+        if let Some(sealed) = sealed {
+            sealed.open(&header.body, reader.rest())?;
+        }
         check(&header.body)?;
     }
     Ok((start + reader.position()) as u32)

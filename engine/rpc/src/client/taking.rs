@@ -365,7 +365,7 @@ impl Calling {
                 return memory;
             }
         }
-        let result = match results_start(message.octets(), start as usize, call) {
+        let result = match results_start(message.octets(), start as usize, call, &mut slot.sealed) {
             Ok(first) => message.into_results(&state.pools.messages, first, len.unwrap_or(0)),
             Err(error) => Err(error),
         };

@@ -40,11 +40,19 @@ impl Placed {
 
 /// Who makes a Call.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub enum Caller<'a> {
-    /// AUTH_NONE.
+    /// AUTH_NONE, or a flavor that names no one.
     None,
-    /// AUTH_SYS.
+    /// AUTH_SYS, or a user as whom a sealed flavor lets the caller act.
     Sys(AuthSys<'a>),
+    /// What a [sealed flavor](crate::OpenedCaller::Own) calls the caller.
+    Own {
+        /// The flavor's number.
+        flavor: u32,
+        /// The name.
+        name: &'a [u8],
+    },
 }
 
 /// What a Call says before its arguments.

@@ -7,11 +7,12 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use stag_fabric::Peer;
-use stag_wire::rpc::{Accepted, AuthStat, AuthSys, CallHeader, Denied, OpaqueAuth, ReplyHeader, flavor};
+use stag_wire::rpc::{Accepted, CallHeader, Denied, ReplyHeader};
 use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::carried::{Carrier, Destination};
+use crate::security::{CallerVisitor, Claim, FlavorSet, VerifiedFlavors};
 use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
@@ -29,6 +30,18 @@ pub(crate) enum Route<'a> {
     Refuse(ReplyHeader<'static>),
     /// A service answers it.
     Run(Run<'a>),
+    /// Its flavor is sealed: it has to be opened first.
+    Open(UnopenedCall<'a>),
+}
+
+/// The header of a Call that has to be opened.
+#[derive(Clone, Copy)]
+pub(crate) struct UnopenedCall<'a> {
+    pub(crate) header: CallHeader<'a>,
+    /// Where the arguments begin in the Payload stream.
+    pub(crate) arguments_at: usize,
+    /// Arguments and results do not go by chunk.
+    pub(crate) is_protected: bool,
 }
 
 /// A Call that a service answers.
@@ -165,29 +178,68 @@ fn lookup(state: &mut EngineState, run: &Run<'_>, arrived: &Arrived<'_>, items: 
     state.duplicates.lookup(&asked, &mut state.statistics)
 }
 
-/// Decides who answers a Call. `reader` stands at its xid.
+/// Decides who answers a Call. `reader` stands at its xid. `is_verified`: it is the plain Call of a sealed one, or another reactor has
+/// let it in.
 #[inline(always)]
-pub(crate) fn route<'a, S: Services>(services: &S, reader: Reader<'a>) -> Route<'a> {
+pub(crate) fn route<'a, S: Services>(services: &S, is_verified: bool, reader: Reader<'a>) -> Route<'a> {
     // What most Calls say is not written down before it is in its place: so each kind of credential goes there by a way of its own.
     let mut arguments = reader.clone();
-    if let Some(header) = CallHeader::parse_usual(&mut arguments) {
-        let OpaqueAuth { flavor, body } = header.credential;
-        if flavor == flavor::AUTH_NONE {
-            return route_to(services, &header, Caller::None, arguments);
-        }
-        if flavor == flavor::AUTH_SYS
-            && let Some(user) = AuthSys::parse_usual(body)
-        {
-            return route_to(services, &header, Caller::Sys(user), arguments);
-        }
+    let Some(header) = CallHeader::parse_usual(&mut arguments) else {
+        return route_any(services, is_verified, reader);
+    };
+    let credential = header.credential;
+    let routing = Routing { services, header, arguments, is_verified, reader };
+    match is_verified {
+        false => services.named_caller(credential, routing),
+        true => VerifiedFlavors.named(credential, routing),
     }
-    route_any(services, reader)
+}
+
+/// A Call on its way from its credential to its service.
+struct Routing<'s, 'a, S> {
+    services: &'s S,
+    header: CallHeader<'a>,
+    arguments: Reader<'a>,
+    is_verified: bool,
+    /// At the xid.
+    reader: Reader<'a>,
+}
+
+impl<'a, S: Services> CallerVisitor<'a> for Routing<'_, 'a, S> {
+    type Output = Route<'a>;
+
+    #[inline(always)]
+    fn named(self, caller: Caller<'a>) -> Route<'a> {
+        route_to(self.services, &self.header, caller, self.arguments)
+    }
+
+    #[inline(always)]
+    fn other(self) -> Route<'a> {
+        route_any(self.services, self.is_verified, self.reader)
+    }
+}
+
+/// Whether a caller without a name may call.
+pub(crate) struct MayBeNameless;
+
+impl<'a> CallerVisitor<'a> for MayBeNameless {
+    type Output = bool;
+
+    #[inline(always)]
+    fn named(self, _: Caller<'a>) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn other(self) -> bool {
+        false
+    }
 }
 
 /// As [`route`], of any Call.
 #[cold]
 #[inline(never)]
-fn route_any<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a> {
+fn route_any<'a, S: Services>(services: &S, is_verified: bool, mut reader: Reader<'a>) -> Route<'a> {
     let header = match CallHeader::parse(&mut reader) {
         Ok(header) => header,
         Err(error) => {
@@ -197,19 +249,14 @@ fn route_any<'a, S: Services>(services: &S, mut reader: Reader<'a>) -> Route<'a>
             };
         }
     };
-    let CallHeader { xid, procedure, credential, .. } = header;
-    let caller = match (credential.flavor, AuthSys::parse(credential.body)) {
-        (flavor::AUTH_NONE, _) => Some(Caller::None),
-        (flavor::AUTH_SYS, Ok(user)) => Some(Caller::Sys(user)),
-        // NULL takes any credential (5531-b) of a flavor that is served, whatever is in it; and AUTH_TLS, by which a client asks for
-        // TLS. Not RPCSEC_GSS, with which NULL makes a context (RFC 2203 section 5.2.2): a success would say that there is one. Nor
-        // any other, as in Linux's server.
-        (flavor::AUTH_SYS | flavor::AUTH_TLS, _) if procedure == 0 => Some(Caller::None),
-        _ => None,
-    };
-    match caller {
-        Some(caller) => route_to(services, &header, caller, reader),
-        None => Route::Refuse(ReplyHeader::denied(xid, Denied::AuthError(AuthStat::BADCRED))),
+    let arguments_at = reader.position();
+    let open = |is_protected| Route::Open(UnopenedCall { header, arguments_at, is_protected });
+    let claim = if is_verified { VerifiedFlavors.claim(&header) } else { services.claim(&header) };
+    match claim {
+        Claim::Plain(caller) => route_to(services, &header, caller, reader),
+        Claim::Signed => open(false),
+        Claim::Protected => open(true),
+        Claim::Denied(why) => Route::Refuse(ReplyHeader::denied(header.xid, Denied::AuthError(why))),
     }
 }
 
@@ -241,7 +288,19 @@ pub(crate) fn trace_call(peer: Option<&Peer>, xid: u32, (program, version, proce
     tracing::trace!("{client}: Call {xid:#010x} of program {program}.{version}, procedure {procedure}");
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    /// A Call that has to be opened, for the check of its chunks.
+    pub(crate) fn unverified(
+        header: &CallHeader<'a>,
+        procedure: &'static Procedure,
+        service: usize,
+    ) -> Run<'a> {
+        let &CallHeader { xid, program, version, procedure: number, .. } = header;
+        let (caller, arguments) = (Caller::None, Reader::new(&[]));
+        let head = CallHead { xid, program, version, procedure: number, caller, arguments };
+        Run { head, procedure, service }
+    }
+
     /// The Call as its service sees it.
     #[inline(always)]
     fn seen<'s>(&'s self, origin: &'s Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {

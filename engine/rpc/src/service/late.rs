@@ -77,6 +77,7 @@ pub(crate) fn drop_call<P: Provider>(
     streams: &mut Option<Box<Streams>>,
     token: Token,
 ) {
+    drop(core.seals.take(&token));
     if is_carried(token.connection) {
         carried::drop_later(&mut core.state, token);
     } else if is_stream(token.connection) {

@@ -18,8 +18,10 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_runtime::ReactorId;
+use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::Reader;
 
+use crate::security::{CallerVisitor, Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
 
@@ -215,7 +217,24 @@ pub enum Lookup {
 pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
 /// Several services, known at compile time: `()`, one [`Service`], a tuple of up to seven, or an `Option` of these.
+///
+/// What stands before other services hands every method on to them, the provided ones too.
 pub trait Services {
+    /// Tells `visitor` whom this credential of a Call with an empty verifier names, if it says it all: the fast path of
+    /// [`Services::claim`].
+    #[inline(always)]
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        StandardFlavors::default().named(credential, visitor)
+    }
+    /// Reads a Call's credential: [`Flavor::claim`](crate::Flavor::claim). The standard flavors are taken, unless the services are
+    /// [`Secured`](crate::Secured) with others.
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        StandardFlavors::default().claim(header)
+    }
+    /// Verifies and opens a Call of a sealed flavor: [`Flavor::open`](crate::Flavor::open).
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
+        StandardFlavors::default().open(call)
+    }
     /// Finds who serves a procedure. The first service with that program and version wins.
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup;
     /// Where service number `service` executes a Call.
@@ -300,6 +319,22 @@ impl Services for () {
 /// Services that may be missing; without them every program is unavailable, as with `()`. A program with engines of both kinds
 /// has one type for them, and with it one copy of the engine's code.
 impl<S: Services> Services for Option<S> {
+    #[inline(always)]
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        match self {
+            Some(services) => services.named_caller(credential, visitor),
+            None => ().named_caller(credential, visitor),
+        }
+    }
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        self.as_ref().map_or_else(|| ().claim(header), |services| services.claim(header))
+    }
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
+        match self {
+            Some(services) => services.open(call),
+            None => ().open(call),
+        }
+    }
     #[inline]
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
         self.as_ref().map_or(Lookup::NoProgram, |services| services.lookup(program, version, procedure))

@@ -5,7 +5,9 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_fabric::LogLimiter;
+use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
+use crate::security::{CallerVisitor, Claim, SealedCall, Unsealed};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
@@ -159,6 +161,19 @@ impl<S: Services> Observed<S> {
 }
 
 impl<S: Services> Services for Observed<S> {
+    #[inline(always)]
+    fn named_caller<'a, V: CallerVisitor<'a>>(&self, credential: OpaqueAuth<'a>, visitor: V) -> V::Output {
+        self.services.named_caller(credential, visitor)
+    }
+
+    fn claim<'a>(&self, header: &CallHeader<'a>) -> Claim<'a> {
+        self.services.claim(header)
+    }
+
+    fn open(&mut self, call: &SealedCall<'_>) -> Unsealed {
+        self.services.open(call)
+    }
+
     #[inline]
     fn lookup(&self, program: u32, version: u32, procedure: u32) -> Lookup {
         self.services.lookup(program, version, procedure)

@@ -286,6 +286,14 @@ impl Reply<'_> {
         self.draft.is_service = reply.is_service;
     }
 
+    /// Answers with a sealed header and sealed results, beside the items that are in the draft already.
+    pub(crate) fn sealed(&mut self, header: &ReplyHeader<'_>, results: &[u8]) {
+        self.encode(|writer| {
+            header.emit(writer)?;
+            writer.opaque_fixed(results)
+        });
+    }
+
     /// Answers with a header and no results.
     pub(crate) fn header(&mut self, header: &ReplyHeader<'_>) {
         self.draft.forget_results();

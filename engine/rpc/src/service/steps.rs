@@ -7,6 +7,8 @@
 //!  refuse   refuse   wait    carry     repeat        keep      send
 //! ```
 //!
+//! A Call of a sealed flavor is opened behind the data, and routed again as the plain Call that it was ([`crate::security`]).
+//!
 //! An [`Arrival`] is a Call where its octets are, with what its connection does at each step. Its [`Exit`] is where its answer
 //! goes, at once or later. Both are compiled once for each kind, so a kind pays nothing for the others.
 //!
@@ -24,6 +26,7 @@ use stag_wire::rpc::{Accepted, ReplyHeader};
 use stag_wire::xdr::{Reader, Reduced};
 
 use crate::carried::{CarriedRoom, Destination};
+use crate::security::sealed::serve_sealed;
 use crate::server::draft::{Defect, Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::service::call::{Caller, Placed};
@@ -34,6 +37,9 @@ use crate::state::{EngineState, Pass};
 
 /// Where the answer to a Call goes. `C` is what it takes to send it: an engine's core, or its state alone.
 pub(crate) trait Exit<C> {
+    /// Whether the Call may be answered later.
+    const MAY_WAIT: bool = true;
+
     /// What becomes of the Call.
     type Served;
 
@@ -92,6 +98,9 @@ pub(crate) trait Arrival<C: AsMut<EngineState>>: Exit<C> + Sized {
     /// Whether another reactor may execute it.
     const MAY_LEAVE: bool = true;
 
+    /// The reactor that it came in at has verified it.
+    const IS_VERIFIED: bool = false;
+
     /// Learns who calls.
     fn meet(&mut self, caller: &Caller<'_>);
 
@@ -131,7 +140,7 @@ pub(crate) fn serve<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
 ) -> A::Served {
     let Pass { core, services } = pass;
     let (core, services) = (&mut **core, &mut **services);
-    let routed = route(services, Reader::with_reduced(arrived.stream, arrived.reduced));
+    let routed = route(services, A::IS_VERIFIED, Reader::with_reduced(arrived.stream, arrived.reduced));
     // By reference: it is large to move.
     let run = match &routed {
         Route::Run(run) => run,
@@ -140,6 +149,7 @@ pub(crate) fn serve<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
             core.as_mut().statistics.messages_discarded += u64::from(!A::IS_SHOWN);
             return arrival.discard(core);
         }
+        Route::Open(unopened) => return serve_sealed(core, services, arrival, arrived, items, unopened),
     };
     if let Err(served) = arrival.check(core, run) {
         return served;
@@ -147,6 +157,19 @@ pub(crate) fn serve<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
     if let Err(served) = arrival.bring(core, items) {
         return served;
     }
+    proceed(core, services, arrival, arrived, items, run)
+}
+
+/// Takes a Call through the steps that are left when its data is here.
+#[inline(always)]
+pub(crate) fn proceed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
+    core: &mut C,
+    services: &mut S,
+    arrival: &mut A,
+    arrived: &Arrived<'_>,
+    items: &mut [Placed],
+    run: &Run<'_>,
+) -> A::Served {
     if A::MAY_LEAVE
         && let Some(carrier) = core.as_mut().carrier.as_deref()
         && let Some(to) = destination(carrier, services, run, &arrived.origin)
@@ -243,7 +266,7 @@ fn amend<C: AsMut<EngineState>, X: Exit<C>>(
 }
 
 #[cold]
-fn refuse<C: AsMut<EngineState>, A: Arrival<C>>(
+pub(crate) fn refuse<C: AsMut<EngineState>, A: Arrival<C>>(
     core: &mut C,
     arrival: &mut A,
     refusal: &ReplyHeader<'_>,

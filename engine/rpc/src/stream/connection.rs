@@ -529,6 +529,7 @@ impl Connection {
         self.incoming.clear(&mut means(core, &mut self.share, shared));
         core.transit.close(&mut self.share);
         core.duplicates.close(self.id);
+        core.seals.close(self.id);
         for (slot, later) in (0..).zip(&self.later) {
             if let Some(Later { xid, terms: ReplyPolicy { kept: Some(entry), .. } }) = later {
                 core.duplicates.orphan(Token { connection: self.id, slot, xid: *xid }, *entry);

@@ -94,6 +94,8 @@ struct Datagram<'a> {
 }
 
 impl Exit<EngineState> for Datagram<'_> {
+    const MAY_WAIT: bool = false;
+
     /// Whether it is answered.
     type Served = Option<()>;
 

@@ -20,6 +20,7 @@ use stag_wire::xdr::{Reader, XdrError, padded};
 
 use super::quota::Means;
 use crate::pools::PAGE_LEN;
+use crate::security::Claim;
 use crate::server::transit;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::{Lookup, Services};
@@ -402,6 +403,10 @@ fn locate<S: Services>(services: &S, head: &[u8]) -> Located {
         Err(RpcError::Drop) if head.len() < 8 => return Located::Unknown,
         Err(_) => return Located::Nowhere,
     };
+    // What is signed or encrypted stays in one piece.
+    if matches!(services.claim(&header), Claim::Protected) {
+        return Located::Nowhere;
+    }
     let Lookup::Found { procedure, .. } = services.lookup(header.program, header.version, header.procedure)
     else {
         return Located::Nowhere;

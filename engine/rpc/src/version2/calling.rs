@@ -266,7 +266,7 @@ impl Calling {
             written = Few::one((chunk, buf));
         }
         let message = &octets[..reply.start as usize + reply.stream.len()];
-        let result = match results_start(message, reply.start as usize, call) {
+        let result = match results_start(message, reply.start as usize, call, &mut slot.sealed) {
             Ok(first) => {
                 let message = ReplyMessage::Shown(message);
                 let results = message.into_results(&state.pools.messages, first, data.len() as u32);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, World};
+use stag_fabric::sim::{FaultPlan, Odds, World};
 use stag_rpc::{CallError, Chunks, EngineConfig, PlacementChoice, ProtocolChoice, Statistics};
 use stag_wire::xdr::{Overflow, Writer};
 
@@ -221,4 +221,18 @@ fn more_data_than_the_server_reads_is_named_in_the_log_of_version_2() {
             assert!(line.contains(part), "{line}");
         }
     }
+}
+
+/// A Call and a Reply of version 2 in one Send each are handled where they arrive, as those of version 1 are.
+#[test]
+fn messages_in_one_send_are_handled_where_they_arrive() {
+    let plan = FaultPlan { in_place: Odds::ALWAYS, ..FaultPlan::default() };
+    let mut bench = Bench::in_world(World::new(1, plan), small(), small(), 1);
+    bench.establish();
+    // Grants grow the general way, while Receives are posted.
+    (0..200).for_each(|_| bench.check_alive(0));
+    let before = bench.world.taken_in_place();
+    (0..100).for_each(|_| bench.check_alive(0));
+    assert_eq!(bench.world.taken_in_place() - before, 200);
+    bench.close();
 }

@@ -4,13 +4,13 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use stag_memory::{Buf, Pool, SendBuf, SendHome};
 use stag_rpc::{
-    CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
-    ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
+    CallError, CallId, CallRefused, CallSealer, Chunks, ClientPolicy, CloseReason, CompletedCall,
+    ConnectionEvent, ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
 };
 use stag_runtime::{AffinityError, Clock, Poller, Reactor, ReactorConfig, Receiver, StopFlag};
 use stag_wire::xdr::{Overflow, Writer};
@@ -48,6 +48,8 @@ pub(super) struct CallJob {
     pub(super) retransmit: bool,
     /// The body of AUTH_SYS.
     pub(super) user: Option<Vec<u8>>,
+    /// What seals the Call instead.
+    pub(super) sealer: Option<Arc<dyn CallSealer + Send + Sync>>,
     /// Without data and its length word.
     pub(super) arguments: Vec<u8>,
     /// Where in them these belong.
@@ -73,6 +75,7 @@ impl CallJob {
             results_max,
             retransmit: true,
             user: None,
+            sealer: None,
             arguments: Vec::new(),
             position: None,
             data: None,
@@ -370,7 +373,11 @@ impl<P: Open> Driver<P> {
             program: job.program,
             version: job.version,
             procedure: job.procedure,
-            credentials: job.user.as_deref().map_or(Credentials::None, Credentials::Sys),
+            credentials: match (&job.sealer, &job.user) {
+                (Some(sealer), _) => Credentials::Own(&**sealer),
+                (None, Some(user)) => Credentials::Sys(user),
+                (None, None) => Credentials::None,
+            },
             user: self.next_user,
             timeout: deadline.saturating_sub(now),
             results_len_max: job.results_max,

@@ -1,10 +1,11 @@
 //! [`CallBuilder`]: the options of one Call.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use stag_memory::SendBuf;
-use stag_rpc::LONG_REPLY_LEN_MAX;
+use stag_rpc::{CallSealer, LONG_REPLY_LEN_MAX};
 use stag_wire::rpc::AuthSys;
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
@@ -129,6 +130,14 @@ impl<'a> CallBuilder<'a> {
             }
             Err(Overflow) => self.error = Some(ClientError::ArgumentsTooLong(AuthSys::BODY_LEN_MAX)),
         }
+        self
+    }
+
+    /// Seals the Call, and verifies its answer: a flavor of your own ([`rpc::Flavor`](crate::rpc::Flavor)) at the server's end. The Call is
+    /// not sent again when its connection ends. One whose arguments and results are protected has no [`data`](CallBuilder::data) that
+    /// goes by chunk, and no [`room`](CallBuilder::room).
+    pub fn sealed_by(mut self, sealer: Arc<dyn CallSealer + Send + Sync>) -> Self {
+        self.job.sealer = Some(sealer);
         self
     }
 

@@ -21,7 +21,10 @@ use stag_fabric::shm::Admit;
 use stag_memory::Pool;
 #[cfg(feature = "version2")]
 use stag_rpc::ProtocolChoice;
-use stag_rpc::{EngineConfig, EngineError, MemoryError, PAGE_LEN, PanicGuard, Pools, Service, Services};
+use stag_rpc::{
+    EngineConfig, EngineError, FlavorSet, MemoryError, PAGE_LEN, PanicGuard, Pools, Secured, Service,
+    Services,
+};
 use stag_runtime::{
     Clock, CoreId, GroupConfig, GroupConfigError, GroupError, PollMode, ReactorGroup, StopFlag,
 };
@@ -98,7 +101,7 @@ impl From<GroupError<ServerError>> for ServerError {
     }
 }
 
-/// The services of a server, as a tuple of one to four: `(Echo,)`.
+/// The services of a server, as a tuple of one to four: `(Echo,)`; or such a tuple [`Secured`] with authentication flavors.
 pub trait ServiceSet {
     /// The same, of which a handler's panic costs one Call.
     type Guarded: Services;
@@ -123,6 +126,14 @@ service_set!(A 0);
 service_set!(A 0, B 1);
 service_set!(A 0, B 1, C 2);
 service_set!(A 0, B 1, C 2, D 3);
+
+impl<S: ServiceSet, F: FlavorSet> ServiceSet for Secured<S, F> {
+    type Guarded = Secured<S::Guarded, F>;
+
+    fn guarded(self, is_on: bool) -> Self::Guarded {
+        self.map(|services| services.guarded(is_on))
+    }
+}
 
 /// Builds a server: what it serves, where, on which cores, with how much memory.
 ///

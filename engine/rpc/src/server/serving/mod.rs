@@ -32,6 +32,7 @@ use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
+use crate::security::sealed::answer_later;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
 use crate::server::eviction::ConnectionUse;
@@ -44,7 +45,7 @@ use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::{Origin, ReplyPolicy};
 use crate::service::reply::Reply;
-use crate::service::steps::{Arrived, answer, serve};
+use crate::service::steps::{Arrived, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ServerVersion2;
@@ -466,7 +467,7 @@ impl Serving {
         let xid = call.xid();
         self.share.is_last_try = pull.as_ref().is_some_and(|pull| pull.is_last_try);
         let link = Link { id: token.connection, peer: None };
-        let ran = answer(core, &mut Received::new(self, link, &call, octets), terms, fill);
+        let ran = answer_later(core, &mut Received::new(self, link, &call, octets), token, terms, fill);
         self.share.is_last_try = false;
         match (ran?, message) {
             (Served::Lacks(pages), Some(message)) => {
@@ -591,6 +592,7 @@ impl Serving {
             core.credits.close(account, &self.governor);
         }
         core.duplicates.close(id);
+        core.seals.close(id);
         // Its message did not come to be taken in: one before it ended the connection.
         if let Some(Begun { xid, terms, draft, pull }) = self.begun.take() {
             let slot = self.responder.next_slot();

@@ -8,12 +8,13 @@ use stag_wire::xdr::Reduced;
 use super::{Connection, Ending, Later};
 use crate::carried::CarriedRoom;
 use crate::pools::PAGE_LEN;
+use crate::security::sealed::answer_later;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::transit::MemoryHolder;
 use crate::service::call::{Caller, Placed};
 use crate::service::dispatch::{Origin, ReplyPolicy, Run};
 use crate::service::reply::{Frame, Reply, Room};
-use crate::service::steps::{Arrival, Arrived, Exit, answer, serve};
+use crate::service::steps::{Arrival, Arrived, Exit, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Pass};
 use crate::stream::outbox::PADDING_MAX;
@@ -176,7 +177,7 @@ impl Connection {
         fill: &mut dyn FnMut(&mut Reply<'_>),
     ) -> Result<bool, Ending> {
         let Some(Later { xid, terms }) = self.take_later(state, token) else { return Ok(false) };
-        answer(state, &mut Record::new(self, xid, token.slot), terms, fill)?;
+        answer_later(state, &mut Record::new(self, xid, token.slot), token, terms, fill)?;
         Ok(true)
     }
 
