@@ -66,11 +66,13 @@ struct WellFormed {
 
 impl<'r> Decode<'r> for WellFormed {
     fn decode(reader: &mut Reader<'r>) -> Result<Self, XdrError> {
-        let CompoundReply { status, mut operations, .. } = CompoundReply::parse(reader.clone())?;
+        let parsed = CompoundReply::parse(reader.clone());
+        let CompoundReply { status, mut operations, .. } =
+            parsed.unwrap_or_else(|error| panic!("the results are not those of a COMPOUND: {error}"));
         let mut found = WellFormed { client: None, session: None };
         let mut last = Status4::Ok;
         while let Some(outcome) = operations.next_item() {
-            let outcome = outcome?;
+            let outcome = outcome.unwrap_or_else(|error| panic!("results of an operation: {error}"));
             assert_eq!(last, Status4::Ok, "an operation follows one that failed");
             last = outcome.status();
             match outcome {
