@@ -9,6 +9,7 @@ use stag_proto::parameters::Parameters;
 use stag_proto::requester::{self, ExposedMemory, Requester, RequesterConfig};
 
 use crate::ConnectionId;
+use crate::client::making::CallMaker;
 use crate::client::offering::Lists;
 use crate::client::pulling::PullTable;
 use crate::client::reconnect::ClientPolicy;
@@ -70,6 +71,8 @@ pub(crate) struct Calling {
     pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
+    /// The engine's user has made a Call, and is told of the end of the connection.
+    pub(crate) has_user: bool,
     /// The additions of version 2, on a connection that speaks it, or probes whether its peer does.
     pub(crate) version2: Option<Box<ClientVersion2>>,
 }
@@ -138,6 +141,7 @@ impl Calling {
             heard: Duration::ZERO,
             busy_since: None,
             probing: false,
+            has_user: false,
             version2: None,
         }
     }
@@ -262,7 +266,7 @@ impl Calling {
             if matches!(slot.stage(), Stage::Free) || elapsed < slot.timeout {
                 continue;
             }
-            if !slot.is_probe {
+            if slot.maker != CallMaker::KeepAlive {
                 let Some(call) = self.requester.call_at(index) else {
                     core.fault(id, "a Call waits, and the Requester knows nothing of it");
                     continue;
@@ -303,7 +307,7 @@ impl Calling {
             retransmit: false,
             reply_mode: ReplyMode::Auto,
         };
-        let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
+        let made = self.make(core, id, &request, &mut Chunks::default(), CallMaker::KeepAlive, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
         Liveness::Presumed
     }
@@ -441,10 +445,12 @@ impl Calling {
         if let Some(kept) = self.kept.get_mut(call.index()) {
             kept.clear();
         }
-        if slot.is_probe {
-            // All that counts is that something came.
-            slot.is_probe = false;
-            self.probing = false;
+        if slot.maker != CallMaker::User {
+            match std::mem::take(&mut slot.maker) {
+                // All that counts is that something came.
+                CallMaker::KeepAlive => self.probing = false,
+                CallMaker::Service | CallMaker::User => state.end_call_back(slot.user, result),
+            }
             return;
         }
         state.statistics.calls_failed += u64::from(result.is_err());

@@ -64,8 +64,20 @@ pub(crate) struct Making<'a> {
     /// The queue pair that it leaves on.
     pub(crate) id: ConnectionId,
     pub(crate) request: &'a Request<'a>,
-    /// It is a keep-alive, of which no user knows.
-    pub(crate) is_probe: bool,
+    /// Who makes it.
+    pub(crate) maker: CallMaker,
+}
+
+/// Who makes a Call, and is told of its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum CallMaker {
+    /// The user of the engine ([`Engine::completed`](crate::Engine::completed)).
+    #[default]
+    User,
+    /// The connection, to hear whether its peer lives: no user knows of it.
+    KeepAlive,
+    /// A service ([`Service::called_back`](crate::Service::called_back)).
+    Service,
 }
 
 /// The plan of a Call and the lists that are sent agree by construction.
@@ -114,7 +126,7 @@ impl Calling {
         if self.interrupted > 0 {
             return Err(CallRefused::NoCredit);
         }
-        let call = self.make(core, id, request, chunks, false, encode)?;
+        let call = self.make(core, id, request, chunks, CallMaker::User, encode)?;
         Ok(CallId { connection: self.name, call })
     }
 
@@ -124,9 +136,10 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
+        maker: CallMaker,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<CallId, CallRefused> {
-        let made = self.make(core, id, request, &mut Chunks::default(), false, encode);
+        let made = self.make(core, id, request, &mut Chunks::default(), maker, encode);
         // There is no plan without chunks for it.
         let call = made.map_err(|refused| match refused {
             CallRefused::TooManySegments => CallRefused::NotInline,
@@ -135,21 +148,21 @@ impl Calling {
         Ok(CallId { connection: self.name, call })
     }
 
-    /// Makes a Call and sends it. `is_probe`: it is a keep-alive.
+    /// Makes a Call and sends it.
     pub(crate) fn make<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
         chunks: &mut Chunks,
-        is_probe: bool,
+        maker: CallMaker,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<requester::RequesterCallId, CallRefused> {
-        let reserved = if is_probe { 0 } else { self.credits_reserved() };
+        let reserved = if maker == CallMaker::KeepAlive { 0 } else { self.credits_reserved() };
         let Some(call) = self.requester.begin_beyond(reserved) else {
             return Err(CallRefused::NoCredit);
         };
-        let making = Making { call, id, request, is_probe };
+        let making = Making { call, id, request, maker };
         if let Err(refused) = self.make_begun(core, &making, chunks, encode) {
             let _ = self.requester.abandon(call);
             return Err(refused);
@@ -525,7 +538,7 @@ impl Calling {
     // `inline(always)`: the caller is monomorphised for each encoder, and LLVM outlines this in some of them.
     #[inline(always)]
     pub(crate) fn occupy(&mut self, state: &mut EngineState, making: &Making<'_>) {
-        let Making { call, request, is_probe, .. } = *making;
+        let Making { call, request, maker, .. } = *making;
         let slot = &mut self.slots[call.index()];
         if !matches!(slot.stage(), Stage::Free) {
             state.fault(self.name, "a Call begins in the slot of another");
@@ -535,12 +548,12 @@ impl Calling {
         slot.procedure = request.procedure;
         slot.started = state.now;
         slot.timeout = request.timeout;
-        slot.is_probe = is_probe;
+        slot.maker = maker;
         if self.requester.window().in_flight() == 1 {
             self.busy_since = None;
         }
         self.outstanding += 1;
-        self.probing |= is_probe;
+        self.probing |= maker == CallMaker::KeepAlive;
     }
 
     /// As [`Calling::keep`], of a Call without a long message.

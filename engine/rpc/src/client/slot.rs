@@ -40,6 +40,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::client::calling::Positions;
+use crate::client::making::CallMaker;
 use crate::client::offering::{Lists, segment, write_buf};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, Results};
 use crate::stages::{Change, may_change};
@@ -99,8 +100,9 @@ pub(crate) struct CallMemory<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
     stage: Stage,
-    /// It is a keep-alive, of which no user knows.
-    pub(crate) is_probe: bool,
+    /// Who made it, and is told of its end.
+    pub(crate) maker: CallMaker,
+    /// What its maker calls it.
     pub(crate) user: u64,
     pub(crate) procedure: u32,
     pub(crate) started: Duration,
@@ -385,14 +387,14 @@ pub(crate) fn results_start(
     let mut reader = Reader::new(&message[start..]);
     if !take_success(&mut reader, call.xid()) {
         let header = ReplyHeader::parse(&mut reader).map_err(|_| CallError::BadReply)?;
-        check(&header.body)?;
+        check_reply(&header.body)?;
     }
     Ok((start + reader.position()) as u32)
 }
 
 /// Turns an RPC-level refusal into the Call's error.
 #[inline]
-fn check(body: &ReplyBody<'_>) -> Result<(), CallError> {
+pub(crate) fn check_reply(body: &ReplyBody<'_>) -> Result<(), CallError> {
     Err(match *body {
         ReplyBody::Accepted { outcome, .. } => match outcome {
             Accepted::Success => return Ok(()),
