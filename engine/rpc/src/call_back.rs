@@ -119,6 +119,14 @@ pub fn name_in_group(own: ReactorId, connection: ConnectionId) -> ConnectionId {
     }
 }
 
+/// Whether clients can be called over a connection: over TCP always, over RDMA if the engines of the group have
+/// `reverse_credits`. Over a connection that speaks version 2 of RPC-over-RDMA such Calls are still refused.
+#[must_use]
+pub fn carries_calls_back(connection: ConnectionId, reverse_credits: u32) -> bool {
+    let connection = seat(connection).map_or(connection, |(_, there)| there);
+    if is_stream(connection) { !is_datagram(connection) } else { reverse_credits > 0 }
+}
+
 /// Who is told how a Call to a client ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallBackOwner {

@@ -46,7 +46,7 @@ mod statistics;
 mod stream;
 mod version2;
 
-pub use call_back::{CALLS_BACK_MAX, CallBack, CallBackError, name_in_group};
+pub use call_back::{CALLS_BACK_MAX, CallBack, CallBackError, carries_calls_back, name_in_group};
 pub use carried::{CARRIED_CALLS_MAX, CallLanes, CallMesh};
 pub use client::reconnect::{Backoff, ClientPolicy, KeepAlive};
 pub use client::{
