@@ -63,6 +63,10 @@ const HOSTS_SHARE: u64 = 128;
 /// Replies of one connection that are exposed at once, with `--reliable-reply`.
 const EXPOSED_REPLIES: u32 = 8;
 
+/// Credits of one connection over RDMA for Calls to its client, where NFS version 4 is served: a back channel is proven by one at
+/// a time.
+const REVERSE_CREDITS: u32 = 1;
+
 /// Receives, and as many Sends, take at most one part in this number of the budget, as far as that leaves enough of
 /// them.
 const RECEIVES_SHARE: u64 = 8;
@@ -287,11 +291,12 @@ impl Plan {
         }
         // Version 2 takes more Receives. With little memory, a server without it is better than none.
         Plan::speaking(ProtocolChoice::Auto, settings).or_else(|_| {
-            let note = format!(
+            let mut plan = Plan::speaking(ProtocolChoice::One, settings)?;
+            plan.add_note(format!(
                 "version 1 of RPC-over-RDMA only: --memory {} is too little for the Receives of version 2",
                 Size(settings.memory)
-            );
-            Ok(Plan { note: Some(note), ..Plan::speaking(ProtocolChoice::One, settings)? })
+            ));
+            Ok(plan)
         })
     }
 
@@ -324,9 +329,37 @@ impl Plan {
     }
 
     fn of(protocol: ProtocolChoice, settings: &Settings) -> Result<Plan, CommandFailure> {
+        if settings.nfs.four == [false; 2] || settings.fabric.is_none() {
+            return Plan::calling_back(protocol, settings, 0);
+        }
+        // With little memory, a server that calls nobody back over RDMA is better than none.
+        Plan::calling_back(protocol, settings, REVERSE_CREDITS).or_else(|_| {
+            let mut plan = Plan::calling_back(protocol, settings, 0)?;
+            plan.add_note(format!(
+                "clients of NFS version 4 are called back over TCP only: --memory {} is too little for Calls both ways over RDMA",
+                Size(settings.memory)
+            ));
+            Ok(plan)
+        })
+    }
+
+    /// Cuts the budget of a server that calls its clients back with these credits of a connection over RDMA.
+    fn calling_back(
+        protocol: ProtocolChoice,
+        settings: &Settings,
+        reverse_credits: u32,
+    ) -> Result<Plan, CommandFailure> {
         // What lists take depends on the pages for transit, which only shrink when lists are paid for.
-        let transit = Plan::with_lists(protocol, settings, 0)?.transit();
-        Plan::with_lists(protocol, settings, transit)
+        let transit = Plan::with_lists((protocol, reverse_credits), settings, 0)?.transit();
+        Plan::with_lists((protocol, reverse_credits), settings, transit)
+    }
+
+    /// Adds what there is to say.
+    fn add_note(&mut self, note: String) {
+        self.note = Some(match self.note.take() {
+            Some(other) => format!("{other}; {note}"),
+            None => note,
+        });
     }
 
     /// Pages for transit of all reactors.
@@ -336,7 +369,7 @@ impl Plan {
 
     /// Cuts the budget, with lists of the pieces of `listed` pages for transit.
     fn with_lists(
-        protocol: ProtocolChoice,
+        (protocol, reverse_credits): (ProtocolChoice, u32),
         settings: &Settings,
         listed: usize,
     ) -> Result<Plan, CommandFailure> {
@@ -352,6 +385,7 @@ impl Plan {
         let mut engine = EngineConfig {
             inline_threshold: settings.inline_threshold,
             credits_max: settings.credits,
+            reverse_credits,
             connections_max: connections,
             exposed_replies: if settings.reliable_reply { EXPOSED_REPLIES } else { 0 },
             streams_max: connections,

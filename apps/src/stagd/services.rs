@@ -175,7 +175,9 @@ pub(super) fn make(
     }
     let exports = exports.with_key(common.key.clone());
     let exports = exports.serving_version_3(settings.nfs.three);
-    let version4 = (common.version4.clone(), common.sessions.clone());
+    let reverse_credits = plan.engine.reverse_credits;
+    let version4 = Config4 { reverse_credits, ..common.version4.clone() };
+    let version4 = (version4, common.sessions.clone());
     let services = server::services_with_locks(exports, time, locking, registry, version4);
     let services = Observed::new(services);
     Ok(Some(match settings.slow {

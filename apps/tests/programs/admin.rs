@@ -139,7 +139,7 @@ fn channel(operation: Arguments) -> Arguments {
 #[test]
 fn a_client_of_version_4_is_listed_with_what_it_holds_and_can_be_ended() {
     const BADSESSION: u32 = 10_052;
-    let operated = Operated::start_at(common::ANY_IWARP_PORT, &[]);
+    let operated = Operated::start_at(crate::common::ANY_IWARP_PORT, &[]);
     let mut client = Client::new(&operated.server);
     let exchange = operation(42).octets(&[1; 8]).opaque(b"te\xffster").word(0).word(0).word(0);
     let exchanged = compound(&mut client, &[exchange]);

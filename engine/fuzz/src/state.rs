@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use stag_state::back::{BackAnswer, BackConnection, BackStage, BackUse, CallbackParameters};
 use stag_state::client::{
     ClientConfig, ClientId, ClientStage, ClientTable, EndedClient, ExchangeRequest, Principal, SessionRequest,
 };
@@ -142,7 +143,16 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
             };
             let sequence_id = u32::from(c >> 4);
             let principal = Principal(u64::from(a >> 7));
-            let request = SessionRequest { client, sequence_id, principal, fore: limits, back: limits };
+            let callback = CallbackParameters { program: 1, minor_version: 1, user: (c & 2 != 0).then(|| [c; 8].into()) };
+            let request = SessionRequest {
+                client,
+                sequence_id,
+                principal,
+                fore: limits,
+                back: limits,
+                callback: (c & 1 != 0).then_some(&callback),
+                back_connection: (b & 1 != 0).then_some(BackConnection(u64::from(b >> 1 & 7))),
+            };
             if let Ok(grant) = world.clients.create_session(&request, world.now) {
                 assert!(grant.fore.slots <= SLOTS && grant.fore.response_kept_max <= 16);
                 world.keys.push(grant.key);
@@ -166,6 +176,7 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
                 let _ = world.clients.destroy_client(client, world.opens.has_state(client));
             }
         }
+        9 if a & 1 == 0 => call_back(world, rest),
         _ => {
             world.now += Duration::from_secs(u64::from(a));
             if let Some(client) = pick(&world.ids, b) {
@@ -185,7 +196,45 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
     }
 }
 
+/// Something happens to a back channel.
+fn call_back(world: &mut World, [a, b, c]: [u8; 3]) {
+    let Some(session) = pick(&world.keys, a >> 1).and_then(|key| world.clients.session(key)) else { return };
+    let connection = BackConnection(u64::from(b >> 5));
+    session.with_back_channel(|channel| match c & 7 {
+        0 | 1 => channel.bind(connection, if b & 1 == 0 { BackUse::Back } else { BackUse::Both }),
+        2 => channel.connection_ended(connection),
+        3 => channel.set_parameters(CallbackParameters { program: u32::from(b & 3), minor_version: 1, user: None }),
+        4 => channel.answered(BackAnswer::Unanswered),
+        5 => channel.answered(if b & 1 == 0 { BackAnswer::Delayed } else { BackAnswer::Misunderstood }),
+        _ => {
+            if let Some(call) = channel.next_call() {
+                assert!(channel.back_use(call.connection).is_some());
+                assert_eq!(channel.next_call(), None, "one at a time");
+            } else {
+                channel.answered(BackAnswer::Answered);
+            }
+        }
+    });
+}
+
+/// What the requests of a client are told of its back channels is what these are.
+fn check_back_channels(world: &World) {
+    for (_, record) in world.clients.clients() {
+        let sessions = record.sessions().iter().filter_map(|key| world.clients.session(*key));
+        let (mut wanted, mut broken) = (0, 0);
+        for session in sessions {
+            let stage = session.with_back_channel(|channel| channel.stage());
+            let stage = stage.unwrap_or(BackStage::Absent);
+            wanted += u32::from(stage != BackStage::Absent);
+            broken += u32::from(stage.is_broken());
+            assert_eq!(session.is_back_channel_broken(), stage.is_broken());
+        }
+        assert_eq!(record.lease().back_paths().are_down(), wanted > 0 && wanted == broken);
+    }
+}
+
 fn check(world: &mut World) {
+    check_back_channels(world);
     while let Some(EndedClient { client, .. }) = world.clients.poll_ended() {
         assert!(world.ended.insert(client), "reported twice");
         world.opens.free_client(client);

@@ -12,6 +12,8 @@
 //!
 //! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client can
 //! make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that recognises it calls again.
+//!
+//! A connection that may speak version 2 takes Calls one way only.
 
 use stag_fabric::{Exposed, Handle, Provider};
 use stag_memory::Buf;
@@ -21,6 +23,7 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::carried::is_carried;
 use crate::client::calling::Calling;
+use crate::client::slot::CallKind;
 use crate::client::{CallId, CallRefused, CloseReason, Request};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
@@ -50,6 +53,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. The Call and
     /// its Reply go inline. At first one Call at a time may be outstanding; the client grants more.
     ///
+    /// [`Service::next_call_back`](crate::Service::next_call_back) is the way for a service, over TCP and in groups of reactors too.
+    ///
     /// A connection that ends takes its reverse Calls with it ([`CallError::ConnectionLost`](crate::CallError::ConnectionLost));
     /// if there were any, [`ConnectionEvent::Closed`](crate::ConnectionEvent::Closed) follows. A stopping engine makes reverse
     /// Calls as long as Calls of that client are in process, and does not wait for their Replies.
@@ -71,6 +76,23 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if is_carried(connection) {
             return Err(CallRefused::OtherReactor);
         }
+        let call = self.begin_reverse(connection, request, CallKind::Usual, encode)?;
+        if let Some(calling) =
+            find(&mut self.connections, connection).and_then(|found| found.calling.as_mut())
+        {
+            calling.has_user = true;
+        }
+        Ok(call)
+    }
+
+    /// Begins a reverse Call of the engine's user or of a service, on a connection of this reactor.
+    pub(crate) fn begin_reverse(
+        &mut self,
+        connection: ConnectionId,
+        request: &Request<'_>,
+        kind: CallKind,
+        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<CallId, CallRefused> {
         if crate::stream::is_stream(connection) || self.core.config.reverse_credits == 0 {
             return Err(CallRefused::OneWay);
         }
@@ -78,7 +100,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(found) = find(&mut self.connections, connection) else {
             return Err(CallRefused::NotConnected);
         };
-        if !found.is_accepted() {
+        if !found.is_accepted() || found.serving.as_ref().is_some_and(|serving| serving.version2.is_some()) {
             return Err(CallRefused::OneWay);
         }
         if !found.established || found.is_closing() {
@@ -89,7 +111,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let calling = found
             .calling
             .get_or_insert_with(|| Calling::reverse(config, &found.parameters, seed, connection));
-        calling.call_back(&mut self.core, connection, request, encode)
+        calling.call_back(&mut self.core, connection, request, kind, encode)
     }
 }
 

@@ -14,8 +14,8 @@ use crate::server::transit::LISTS_MAX;
 pub(crate) use crate::server::governor::SPARE_RECEIVES;
 use crate::version2;
 
-/// Which versions of RPC-over-RDMA an engine speaks. A connection with Calls both ways
-/// ([`EngineConfig::reverse_credits`]) speaks version 1.
+/// Which versions of RPC-over-RDMA an engine speaks. Calls go both ways
+/// ([`EngineConfig::reverse_credits`]) on connections that speak version 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ProtocolChoice {
     /// Version 1 only. Nothing on the wire tells of another.
@@ -309,9 +309,9 @@ impl EngineConfig {
         }
     }
 
-    /// Whether a connection may speak version 2: one with Calls both ways does not.
+    /// Whether a connection may speak version 2.
     pub(crate) fn speaks_version_2(&self) -> bool {
-        self.protocol != ProtocolChoice::One && self.reverse_credits == 0
+        self.protocol != ProtocolChoice::One
     }
 
     /// Pages of [`Pools::payload`](crate::Pools::payload) that posted Receives hold at most, beside those for payload.

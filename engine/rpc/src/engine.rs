@@ -202,6 +202,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     now: Duration::ZERO,
                     completed: VecDeque::with_capacity(calls),
                     events: VecDeque::with_capacity(8),
+                    calls_back: Default::default(),
                     drafts: Spares::with_capacity(calls),
                     pulls: Spares::with_capacity(calls),
                     credits: CreditLedger::new(&config.credits()),
@@ -558,6 +559,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if let Some(serving) = gone.serving.take() {
             serving.close(&mut self.core, id);
             if gone.is_accepted() {
+                self.core.calls_back.note_gone(id);
                 self.core.note_departure(gone.peer.as_ref());
                 self.core.serving_count -= 1;
             }
@@ -637,9 +639,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             // Unsignaled, but for the Sends of a stopping server: only failures arrive, and the disconnect that
             // follows them says all.
             Completed::Send(_) => {
-                if completion.result == Err(WorkError::Length)
-                    && let Some(xid) = xid_of(completion.id)
-                {
+                if let (Err(WorkError::Length), Some(xid)) = (completion.result, xid_of(completion.id)) {
                     self.core.state.refused_calls.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
                 if let Some(serving) = found.serving.as_mut() {
@@ -647,8 +647,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
             Completed::Write(_) => {
-                if completion.result == Err(WorkError::RemoteAccess)
-                    && let Some(xid) = xid_of(completion.id)
+                if let (Err(WorkError::RemoteAccess), Some(xid)) = (completion.result, xid_of(completion.id))
                 {
                     self.core.state.refused_calls.add(found.peer.as_ref(), xid, self.core.state.now);
                 }
@@ -692,8 +691,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             carrier.publish();
             events += self.exchange();
         }
-        let late = self.answer_late();
-        events += late;
+        events += self.answer_late();
         if self.core.ready.is_due() {
             events += self.flush();
         }
@@ -710,6 +708,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if !self.core.faults.is_empty() {
             self.end_faulty();
         }
+        events += self.call_clients_back();
         // Posted work leaves together: one doorbell for each queue pair, not for each request.
         self.core.provider.ring_doorbells();
         if let Some(carrier) = &mut self.core.carrier {
@@ -730,14 +729,16 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
         let idle = awake().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
         let idle = idle.min().map(|due| due.max(self.next_scan));
-        let late = self.core.deferrals.next_timeout();
-        let others = [idle, streams, late, self.services.next_timeout(), self.core.provider.poll_timeout()];
+        let (late, back) = (self.core.deferrals.next_timeout(), self.core.calls_back.next_deadline());
+        let others =
+            [idle, streams, late, back, self.services.next_timeout(), self.core.provider.poll_timeout()];
         others.into_iter().chain([own]).flatten().min()
     }
 
     fn arm(&mut self) -> bool {
         self.core.completed.is_empty()
             && self.core.events.is_empty()
+            && !self.core.calls_back.has_news()
             && !self.has_released()
             && self.membership.as_mut().is_none_or(|membership| membership.arm())
             // One that was adopted since the last pass.

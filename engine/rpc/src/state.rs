@@ -7,8 +7,9 @@ use std::time::Duration;
 use stag_fabric::{LogLimiter, Peer};
 
 use crate::ConnectionId;
+use crate::call_back::CallsBack;
 use crate::carried::Carrier;
-use crate::client::{CloseReason, CompletedCall, ConnectionEvent};
+use crate::client::{CallError, CloseReason, CompletedCall, ConnectionEvent, Results};
 use crate::config::EngineConfig;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
@@ -93,6 +94,8 @@ pub(crate) struct EngineState {
     pub(crate) now: Duration,
     pub(crate) completed: VecDeque<CompletedCall>,
     pub(crate) events: VecDeque<ConnectionEvent>,
+    /// Calls that services make to clients.
+    pub(crate) calls_back: CallsBack,
     pub(crate) drafts: Spares<Draft>,
     pub(crate) pulls: Spares<Pull>,
     /// Receives, and who holds them.
@@ -171,6 +174,12 @@ impl EngineState {
         debug_assert!(none.is_none(), "one Call at a time is answered in place");
         // As it is none: the check would be in the way of each Call.
         std::mem::forget(none);
+    }
+
+    /// A Call to a client that a service made is over.
+    #[cold]
+    pub(crate) fn end_call_back(&mut self, key: u64, result: Result<Results, CallError>) {
+        self.calls_back.end(key, result.map(|results| results.bytes().to_vec()).map_err(Into::into));
     }
 
     pub(crate) fn put_pull(&mut self, pull: Box<Pull>) {

@@ -30,6 +30,9 @@ impl ReactorId {
     /// Reactors of a group at most.
     pub const COUNT_MAX: usize = 64;
 
+    /// The first of a group, and one that is alone.
+    pub const FIRST: ReactorId = ReactorId(0);
+
     /// The id with this index, if a group can have it.
     #[must_use]
     pub const fn new(index: usize) -> Option<ReactorId> {

@@ -359,57 +359,111 @@ pub mod e_own_store {}
 /// **What does not exist**: RPCSEC_GSS (Kerberos) and TLS.
 pub mod f_callers {}
 
-/// A server that calls its clients back, on the connections that they opened (RFC 8167).
+/// A service that calls its clients back, on the connections that they opened.
 ///
-/// The builders do not have it, because the call back is made where the connection is: on the core, between two passes of its
-/// engine. So this step leaves them, and shows what they are made of. `examples/lease.rs` is a whole program of this kind.
+/// The service hands out the Calls it wants to make ([`Service::next_call_back`](crate::rpc::Service::next_call_back)), and is told how
+/// each one ended ([`Service::called_back`](crate::rpc::Service::called_back)). The engine makes them: as reverse Calls over RDMA
+/// (RFC 8167), in the same byte stream over TCP, and by way of another core if that one has the connection. Over RDMA both ends
+/// say how many Calls may go the other way (`reverse_credits`).
 ///
-/// ```no_run
+/// The client has a service, too, for these Calls. Here both ends are in one thread; `examples/lease.rs` is a whole program, whose
+/// user calls back instead of its service ([`Engine::call_back`](crate::rpc::Engine::call_back)).
+///
+/// ```
 /// use std::time::Duration;
 ///
 /// use stag::prelude::*;
-/// use stag::rpc::ConnectionId;
+/// use stag::rpc::{CallBack, CallBackError, ConnectionId};
 ///
-/// # fn make_service() -> Program<impl FnMut(&mut Call<'_>, &mut Reply<'_>) -> Outcome> {
-/// #     static PROCEDURES: [Procedure; 1] = [Procedure::plain("ECHO")];
-/// #     Program::new(1, 1, &PROCEDURES, |_: &mut Call<'_>, _: &mut Reply<'_>| Outcome::Done)
-/// # }
-/// # fn somebody_to_call() -> Option<ConnectionId> { None }
-/// fn main() -> Result<(), Box<dyn std::error::Error>> {
-///     // Both ends say how many Calls may go the other way.
-///     let config = EngineConfig { reverse_credits: 4, ..EngineConfig::default() };
-///     let memory = Memory::new(&config, 16 << 20)?;
-///     let mut fabric = Shm::open(ShmConfig { may_sleep: true, ..ShmConfig::default() })?;
+/// /// Forward: `void subscribe()`. Reverse: `u32 notify(u32)`.
+/// const NEWS: u32 = 0x2000_0057;
+/// static ONLY: Procedure = Procedure::plain("ONLY");
+///
+/// #[derive(Default)]
+/// struct News {
+///     subscriber: Option<ConnectionId>,
+///     told: Option<u32>,
+/// }
+///
+/// impl Service for News {
+///     fn program(&self) -> u32 {
+///         NEWS
+///     }
+///     fn versions(&self) -> (u32, u32) {
+///         (1, 1)
+///     }
+///     fn procedure(&self, _: u32, procedure: u32) -> Option<&'static Procedure> {
+///         (procedure == 1).then_some(&ONLY)
+///     }
+///     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///         self.subscriber = Some(call.connection());
+///         reply.success(|_| Ok(()));
+///         Outcome::Done
+///     }
+///     fn next_call_back(&mut self) -> Option<CallBack> {
+///         let connection = self.subscriber.take()?;
+///         Some(CallBack {
+///             id: 1,
+///             connection,
+///             program: NEWS,
+///             version: 1,
+///             procedure: 1,
+///             user: None,
+///             arguments: 41_u32.to_be_bytes().to_vec(),
+///             results_len_max: 4,
+///             timeout: Duration::from_secs(5),
+///         })
+///     }
+///     fn called_back(&mut self, _id: u64, end: Result<&[u8], CallBackError>) {
+///         let results = end.expect("the client answers");
+///         self.told = results.first_chunk().map(|word| u32::from_be_bytes(*word));
+///     }
+/// }
+///
+/// fn answer(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///     match call.arguments().u32() {
+///         Ok(number) => reply.success(|writer| writer.u32(number + 1)),
+///         Err(_) => reply.garbage_arguments(),
+///     }
+///     Outcome::Done
+/// }
+///
+/// fn engine<S: stag::rpc::Services>(services: S) -> Result<Engine<Shm, S>, Box<dyn std::error::Error>> {
+///     let config = EngineConfig { reverse_credits: 4, connections_max: 2, ..EngineConfig::default() };
+///     let memory = Memory::new(&config, 1 << 20)?;
+///     let mut fabric = Shm::open(ShmConfig::default())?;
 ///     fabric.register(&memory.arena)?;
-///     let mut engine = Engine::new(fabric, (make_service(),), memory.pools, config, 1)?;
-///     engine.listen("calls-back")?;
+///     Ok(Engine::new(fabric, services, memory.pools, config, 1)?)
+/// }
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     static PROCEDURES: [Procedure; 1] = [Procedure::plain("NOTIFY")];
+///     let mut server = engine((News::default(),))?;
+///     let mut client = engine((Program::new(NEWS, 1, &PROCEDURES, answer),))?;
+///     let address = format!("news-{}", std::process::id());
+///     server.listen(&address)?;
+///     let connection = client.connect(&address)?;
 ///
 ///     let clock = Clock::start();
-///     let stop = StopFlag::new()?;
-///     while !stop.is_requested() {
-///         let now = clock.now();
-///         let events = engine.poll(now);
-///         if let Some(connection) = somebody_to_call() {
-///             let request = Request {
-///                 program: 2,
-///                 version: 1,
-///                 procedure: 1,
-///                 credentials: Credentials::None,
-///                 user: 0,
-///                 timeout: Duration::from_secs(5),
-///                 results_len_max: 0,
-///                 reply_mode: ReplyMode::Auto,
-///                 retransmit: false,
-///             };
-///             engine.call_back(connection, &request, |writer| writer.u32(7))?;
-///         }
-///         while let Some(done) = engine.completed() {
-///             println!("the client answered: {:?}", done.result.is_ok());
-///         }
-///         if events == 0 {
-///             stag::runtime::sleep(&mut [&mut engine], now, now + Duration::from_millis(100));
+///     let request = Request {
+///         program: NEWS,
+///         version: 1,
+///         procedure: 1,
+///         credentials: Credentials::None,
+///         user: 0,
+///         timeout: Duration::from_secs(5),
+///         results_len_max: 0,
+///         reply_mode: ReplyMode::Auto,
+///         retransmit: false,
+///     };
+///     while server.services_mut().0.told.is_none() {
+///         server.poll(clock.now());
+///         client.poll(clock.now());
+///         if let Some(ConnectionEvent::Established { .. }) = client.connection_event() {
+///             client.call(connection, &request, &mut Chunks::default(), |_| Ok(()))?;
 ///         }
 ///     }
+///     assert_eq!(server.services_mut().0.told, Some(42));
 ///     Ok(())
 /// }
 /// ```

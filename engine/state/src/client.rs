@@ -12,6 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::back::{BackConnection, BackUse, CallbackParameters};
 use crate::lease::{Lease, LeaseStage};
 use crate::session::{ChannelLimits, Session, SessionBusy, SessionHolder, SessionKey};
 use crate::stages::{Change, may_change};
@@ -182,7 +183,7 @@ pub enum ExchangeRefused {
 
 /// CREATE_SESSION.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionRequest {
+pub struct SessionRequest<'a> {
     /// Whose.
     pub client: ClientId,
     /// csa_sequence.
@@ -193,6 +194,10 @@ pub struct SessionRequest {
     pub fore: ChannelLimits,
     /// Wishes for the server's requests.
     pub back: ChannelLimits,
+    /// How the client may be called; `None`: in no way.
+    pub callback: Option<&'a CallbackParameters>,
+    /// The connection that the request came on, if that is to be for callbacks and can be.
+    pub back_connection: Option<BackConnection>,
 }
 
 /// What CREATE_SESSION answers, each time that it is asked with the same sequence id.
@@ -206,6 +211,8 @@ pub struct SessionGrant {
     pub fore: ChannelLimits,
     /// Limits of the server's requests.
     pub back: ChannelLimits,
+    /// CREATE_SESSION4_FLAG_CONN_BACK_CHAN: the connection is bound to the back channel.
+    pub has_back_connection: bool,
 }
 
 /// Why CREATE_SESSION fails.
@@ -484,7 +491,7 @@ impl ClientTable {
     /// CREATE_SESSION (RFC 8881 section 18.36.4).
     pub fn create_session(
         &mut self,
-        request: &SessionRequest,
+        request: &SessionRequest<'_>,
         now: Duration,
     ) -> Result<SessionGrant, SessionFault> {
         let record = self.records.get_mut(&request.client).ok_or(SessionFault::StaleClient)?;
@@ -518,7 +525,7 @@ impl ClientTable {
         answer
     }
 
-    fn grant(&mut self, request: &SessionRequest) -> Result<SessionGrant, SessionFault> {
+    fn grant(&mut self, request: &SessionRequest<'_>) -> Result<SessionGrant, SessionFault> {
         let record = self.records.get_mut(&request.client).ok_or(SessionFault::StaleClient)?;
         if record.sessions.len() >= self.config.client_sessions_max as usize {
             return Err(SessionFault::NoSpace);
@@ -533,10 +540,15 @@ impl ClientTable {
         self.session_octets += Session::memory_max(&fore);
         record.session_counter += 1;
         let key = SessionKey::new(request.client, record.session_counter);
-        let session = Session::new(key, SessionHolder::of(request.client, record), fore, back);
+        let holder = SessionHolder::of(request.client, record);
+        let session = Session::new(key, holder, fore, back, request.callback.cloned());
+        let has_back_connection = request.callback.is_some() && request.back_connection.is_some();
+        if let Some(connection) = request.back_connection {
+            session.with_back_channel(|channel| channel.bind(connection, BackUse::Both));
+        }
         record.sessions.push(key);
         self.sessions.insert(key, Arc::new(session));
-        Ok(SessionGrant { key, sequence_id: request.sequence_id, fore, back })
+        Ok(SessionGrant { key, sequence_id: request.sequence_id, fore, back, has_back_connection })
     }
 
     /// The client is confirmed: its last incarnation ends (8881-18.36.4-b).

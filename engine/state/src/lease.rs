@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::back::BackPaths;
 use crate::stages::{Change, may_change};
 use crate::sync::{AtomicBool, AtomicU64, Ordering};
 
@@ -39,6 +40,8 @@ pub struct Lease {
     word: AtomicU64,
     /// It said RECLAIM_COMPLETE.
     has_reclaimed: AtomicBool,
+    /// The back channels of its sessions.
+    back_paths: BackPaths,
 }
 
 const fn pack(second: u64, stage: LeaseStage) -> u64 {
@@ -59,7 +62,7 @@ impl Lease {
     #[must_use]
     pub fn new(now: Duration) -> Lease {
         let word = AtomicU64::new(pack(now.as_secs(), LeaseStage::Active));
-        Lease { word, has_reclaimed: AtomicBool::new(false) }
+        Lease { word, has_reclaimed: AtomicBool::new(false), back_paths: BackPaths::default() }
     }
 
     /// Renews it: any request of the client does. Once a second it writes, else it only reads.
@@ -122,6 +125,12 @@ impl Lease {
                 Err(found) => word = found,
             }
         }
+    }
+
+    /// The back channels of the client's sessions.
+    #[must_use]
+    pub const fn back_paths(&self) -> &BackPaths {
+        &self.back_paths
     }
 
     /// Tells whether the client said RECLAIM_COMPLETE.

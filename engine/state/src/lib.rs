@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`client`] | clients, from EXCHANGE_ID over CREATE_SESSION to their end |
 //! | [`session`], [`slot`] | sessions; their slots, which execute each request once and keep its reply |
+//! | [`back`] | over which connection a session's client is called back, and whether it answers |
 //! | [`lease`] | whether a client was heard of: one word, which any reactor renews |
 //! | [`open`], [`stateid`] | opens with share reservations, and the names of state |
 //! | [`trunking`] | whether two addresses are one server |
@@ -31,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod back;
 pub mod client;
 mod file;
 pub mod grace;

@@ -210,6 +210,12 @@ impl OpenTable {
         }
     }
 
+    /// Returns the reactor that state ids name.
+    #[must_use]
+    pub const fn home(&self) -> u8 {
+        self.states.home()
+    }
+
     /// Returns how many opens and lock owners there are.
     #[must_use]
     pub const fn count(&self) -> u32 {

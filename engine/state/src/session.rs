@@ -1,14 +1,17 @@
 //! Sessions: limits agreed on, slots, and whether the session still lives (RFC 8881 section 2.10).
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::HostSite;
+use crate::back::{
+    BACK_CONNECTIONS_MAX, BackChannel, BackConnection, BackStage, BackUse, CallbackParameters,
+};
 use crate::client::ClientId;
 use crate::lease::Lease;
 use crate::price;
 use crate::slot::{SequenceFault, Sequenced, SlotRequest, SlotTable};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 
 /// Names a session: the server's start, the client, and which of its sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -82,6 +85,9 @@ pub enum SessionRefused {
 #[error("requests of the session are under way")]
 pub struct SessionBusy;
 
+/// Octets of the credential of callbacks (RFC 5531 section 8.2).
+const CREDENTIAL_LEN_MAX: u64 = 400;
+
 /// It takes requests.
 const LIVE: u32 = 0;
 /// It takes none.
@@ -106,6 +112,9 @@ pub struct Session {
     back: ChannelLimits,
     slots: SlotTable,
     life: AtomicU32,
+    /// Whether requests are told that the back channel is broken: a copy of its stage, to be read at once.
+    is_back_broken: AtomicBool,
+    back_channel: Mutex<BackChannel>,
 }
 
 impl Session {
@@ -114,9 +123,19 @@ impl Session {
         holder: SessionHolder,
         fore: ChannelLimits,
         back: ChannelLimits,
+        callback: Option<CallbackParameters>,
     ) -> Session {
         let slots = SlotTable::new(fore.slots, fore.response_kept_max);
-        Session { key, holder, fore, back, slots, life: AtomicU32::new(LIVE) }
+        Session {
+            key,
+            holder,
+            fore,
+            back,
+            slots,
+            life: AtomicU32::new(LIVE),
+            is_back_broken: AtomicBool::new(false),
+            back_channel: Mutex::new(BackChannel::new(callback)),
+        }
     }
 
     /// Octets of the heap that a session takes at most, with all replies that it may keep.
@@ -124,6 +143,9 @@ impl Session {
     pub const fn memory_max(fore: &ChannelLimits) -> u64 {
         price::piece(price::COUNTS + size_of::<Session>() as u64)
             + price::map_entry(size_of::<(SessionKey, Arc<Session>)>())
+            // Its connections for callbacks, and the credential of these.
+            + price::piece(BACK_CONNECTIONS_MAX as u64 * size_of::<(BackConnection, BackUse)>() as u64)
+            + price::piece(price::COUNTS + CREDENTIAL_LEN_MAX)
             // A client's list of them begins with room for four.
             + price::piece(4 * size_of::<SessionKey>() as u64)
             + SlotTable::memory_max(fore.slots, fore.response_kept_max)
@@ -187,17 +209,51 @@ impl Session {
         Ok(self.slots.sequence(request)?)
     }
 
+    /// Looks at the back channel, or changes it. Never held for long: what it says to do is done afterwards. A session that has
+    /// ended has none.
+    pub fn with_back_channel<R>(&self, look: impl FnOnce(&mut BackChannel) -> R) -> Option<R> {
+        // A panic of another holder leaves a whole machine behind.
+        let mut channel = self.back_channel.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.life.load(Ordering::Acquire) == DEAD {
+            return None;
+        }
+        let before = channel.stage();
+        let result = look(&mut channel);
+        self.note_back_stage(before, channel.stage());
+        Some(result)
+    }
+
+    fn note_back_stage(&self, before: BackStage, after: BackStage) {
+        self.holder.lease.back_paths().note(before, after);
+        self.is_back_broken.store(after.is_broken(), Ordering::Release);
+    }
+
+    /// SEQ4_STATUS_CB_PATH_DOWN_SESSION: the client asked for callbacks in this session, and cannot be called over it.
+    #[inline]
+    #[must_use]
+    pub fn is_back_channel_broken(&self) -> bool {
+        self.is_back_broken.load(Ordering::Acquire)
+    }
+
+    /// It takes no more requests, and its back channel counts no more.
+    fn die(&self) {
+        let channel = self.back_channel.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.life.swap(DEAD, Ordering::AcqRel) == LIVE {
+            self.note_back_stage(channel.stage(), BackStage::Absent);
+        }
+    }
+
     /// Ends it. `own`: the request that asks runs in a slot of this session, and may.
     pub(crate) fn end(&self, own: bool) -> Result<(), SessionBusy> {
         if self.slots.running() > usize::from(own) {
             return Err(SessionBusy);
         }
-        self.life.store(DEAD, Ordering::Release);
+        self.die();
         Ok(())
     }
 
     /// Ends it whatever runs: its client is gone.
     pub(crate) fn kill(&self) {
-        self.life.store(DEAD, Ordering::Release);
+        self.die();
     }
 }

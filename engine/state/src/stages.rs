@@ -29,6 +29,7 @@ mod tests {
     fn the_stages_are_as_drawn() {
         let found = [
             drawn("slot", &crate::slot::CHANGES),
+            drawn("back channel", &crate::back::CHANGES),
             drawn("lease", &crate::lease::CHANGES),
             drawn("client", &crate::client::CHANGES),
             drawn("grace", &crate::grace::CHANGES),

@@ -196,6 +196,12 @@ impl StateTable {
         StateTable { epoch, home, places: Vec::new(), free: None, heads: HashMap::new(), count: 0, max }
     }
 
+    /// Returns the reactor that state ids name.
+    #[must_use]
+    pub const fn home(&self) -> u8 {
+        self.home
+    }
+
     /// Returns how many states there are, revoked ones included.
     #[must_use]
     pub const fn count(&self) -> u32 {

@@ -53,7 +53,15 @@ fn exchange(table: &mut ClientTable, request: &ExchangeRequest<'_>) -> Result<Ex
 
 fn session(table: &mut ClientTable, found: &Exchanged) -> Result<SessionGrant, SessionFault> {
     let (client, sequence_id) = (found.client, found.sequence_id);
-    let request = SessionRequest { client, sequence_id, principal: Principal(1), fore: WISHES, back: BACK };
+    let request = SessionRequest {
+        client,
+        sequence_id,
+        principal: Principal(1),
+        fore: WISHES,
+        back: BACK,
+        callback: None,
+        back_connection: None,
+    };
     table.create_session(&request, at(0))
 }
 
@@ -162,7 +170,15 @@ fn a_client_that_is_not_confirmed_in_time_is_forgotten() {
     assert_eq!((table.clients().count(), ended(&mut table)), (0, None));
     // The same without a sweep.
     let client = exchange(&mut table, &ASKED).unwrap().client;
-    let asked = SessionRequest { client, sequence_id: 1, principal: Principal(1), fore: WISHES, back: BACK };
+    let asked = SessionRequest {
+        client,
+        sequence_id: 1,
+        principal: Principal(1),
+        fore: WISHES,
+        back: BACK,
+        callback: None,
+        back_connection: None,
+    };
     assert_eq!(table.create_session(&asked, at(91)), Err(SessionFault::StaleClient));
     assert!(table.client(client).is_none());
 }
@@ -173,8 +189,16 @@ fn create_session_is_executed_once_for_each_sequence_id() {
     let mut table = table();
     let found = exchange(&mut table, &ASKED).unwrap();
     let (client, principal) = (found.client, Principal(1));
-    let asked = SessionRequest { client, sequence_id: 1, principal, fore: WISHES, back: BACK };
-    let mut create = |request: SessionRequest| table.create_session(&request, at(0));
+    let asked = SessionRequest {
+        client,
+        sequence_id: 1,
+        principal,
+        fore: WISHES,
+        back: BACK,
+        callback: None,
+        back_connection: None,
+    };
+    let mut create = |request: SessionRequest<'_>| table.create_session(&request, at(0));
     assert_eq!(create(SessionRequest { client: ClientId(9), ..asked }), Err(SessionFault::StaleClient));
     assert_eq!(create(SessionRequest { principal: Principal(2), ..asked }), Err(SessionFault::InUse));
     // Sequence id 0 finds the answer that was put there for it.
@@ -293,8 +317,15 @@ fn a_storm_of_sessions_is_bounded_in_memory() {
         let client = found.unwrap().client;
         let mut slots = Vec::new();
         for sequence_id in 1..=16 {
-            let request =
-                SessionRequest { client, sequence_id, principal: Principal(1), fore: WISHES, back: BACK };
+            let request = SessionRequest {
+                client,
+                sequence_id,
+                principal: Principal(1),
+                fore: WISHES,
+                back: BACK,
+                callback: None,
+                back_connection: None,
+            };
             slots.extend(table.create_session(&request, at(0)).map(|grant| grant.fore));
         }
         slots
@@ -363,7 +394,7 @@ proptest! {
                     let next = table.client(client).map_or(1, |record| record.sessions().len() as u32 + 1);
                     let sequence_id = next.wrapping_add(distance);
                     let principal = Principal(principal.into());
-                    let request = SessionRequest { client, sequence_id, principal, fore: WISHES, back: BACK };
+                    let request = SessionRequest { client, sequence_id, principal, fore: WISHES, back: BACK, callback: None, back_connection: None };
                     if let Ok(grant) = table.create_session(&request, now) {
                         prop_assert_eq!(table.client(client).unwrap().stage(), ClientStage::Confirmed);
                         sessions.push(grant.key);

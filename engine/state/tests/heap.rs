@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use stag_state::back::{BackConnection, BackUse, CallbackParameters};
 use stag_state::client::{ClientConfig, ClientId, ClientTable, ExchangeRequest, Principal, SessionRequest};
 use stag_state::open::{OpenConfig, OpenRequest, OpenTable, ShareModes};
 use stag_state::session::{ChannelLimits, Session};
@@ -75,7 +76,11 @@ fn a_session_takes_what_it_is_said_to_take() {
         let before = CountingAllocator::taken();
         let mut fore = None;
         for client in ids {
+            let callback =
+                CallbackParameters { program: 1, minor_version: 1, user: Some(vec![7; 400].into()) };
             let request = SessionRequest {
+                callback: Some(&callback),
+                back_connection: Some(BackConnection(0)),
                 client,
                 sequence_id: 1,
                 principal: Principal(0),
@@ -85,6 +90,10 @@ fn a_session_takes_what_it_is_said_to_take() {
             let grant = table.create_session(&request, Duration::ZERO).unwrap();
             fore = Some(grant.fore);
             let session = table.session(grant.key).unwrap();
+            drop(callback);
+            for connection in 0..6 {
+                session.with_back_channel(|channel| channel.bind(BackConnection(connection), BackUse::Back));
+            }
             for slot in 0..grant.fore.slots {
                 let request = SlotRequest { slot, sequence_id: 1, highest_slot: slot, fingerprint: 0 };
                 let Ok(Sequenced::New(claim)) = session.sequence(&request, Duration::ZERO) else {

@@ -6,6 +6,8 @@ mod pair;
 
 #[path = "../v4/attributes.rs"]
 mod attributes;
+#[path = "../v4/back.rs"]
+mod back;
 #[path = "../v4/changes.rs"]
 mod changes;
 #[path = "../v4/client.rs"]

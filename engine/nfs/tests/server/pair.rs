@@ -1,6 +1,10 @@
 //! A client and a server, and the world between them. With [`IS_CARRIED`](crate::IS_CARRIED) the server is a group of two engines:
 //! the client is connected to one of them, and all files are at the other.
 
+#[path = "callee.rs"]
+#[allow(dead_code, reason = "not where no test calls back")]
+pub(crate) mod callee;
+
 use std::any::Any;
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -31,6 +35,8 @@ use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::rpcbind::netid;
 use stag_wire::xdr::Writer;
 
+use callee::Callee;
+
 pub(crate) const PAGE: usize = 4096;
 /// Pages of each side.
 const PAGES: usize = 2048;
@@ -52,7 +58,8 @@ pub(crate) type Server =
 
 pub(crate) struct Pair {
     pub(crate) world: World,
-    pub(crate) client: Engine<Sim, ()>,
+    /// With a program for callbacks, if the test gives it one.
+    pub(crate) client: Engine<Sim, Option<(Callee,)>>,
     /// Has the files.
     pub(crate) server: Server,
     /// Has the connection, if that is not the same.
@@ -184,6 +191,18 @@ fn registered() -> Vec<Registered> {
     ]
 }
 
+/// Makes the store of an export in memory.
+fn in_memory(index: usize, pool: &Pool) -> Box<dyn Store> {
+    let config = MemoryConfig {
+        fsid: index as u64 + 1,
+        data_len_max: (PAGES as u64 - 600) * PAGE as u64,
+        objects_max: 10_000,
+        names_max: 20_000,
+        root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
+    };
+    (crate::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+}
+
 impl Pair {
     /// A server of these exports, and a client that has mounted the first as root.
     pub(crate) fn new(exports: &[&str]) -> Pair {
@@ -201,16 +220,16 @@ impl Pair {
         locking: LockingConfig,
         recovered: Recovered,
     ) -> Pair {
-        Pair::of(exports, seed, plan, (locking, recovered), |index, pool| {
-            let config = MemoryConfig {
-                fsid: index as u64 + 1,
-                data_len_max: (PAGES as u64 - 600) * PAGE as u64,
-                objects_max: 10_000,
-                names_max: 20_000,
-                root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
-            };
-            (crate::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
-        })
+        Pair::of(exports, seed, plan, (locking, recovered), in_memory)
+    }
+
+    /// A server that calls its clients back, and a client that takes such Calls.
+    #[allow(dead_code, reason = "not in every program")]
+    pub(crate) fn both_ways(exports: &[&str]) -> Pair {
+        let locking = (LockingConfig::default(), Recovered::nothing());
+        let mut pair = Pair::of_engines(exports, 1, FaultPlan::default(), locking, 2, in_memory);
+        *pair.client.services_mut() = Some((Callee::new(),));
+        pair
     }
 
     /// The same, of the stores that `open` makes, which take their buffers from the pool that it gets.
@@ -221,10 +240,23 @@ impl Pair {
         (locks, recovered): (LockingConfig, Recovered),
         open: impl Fn(usize, &Pool) -> Box<dyn Store>,
     ) -> Pair {
+        Pair::of_engines(exports, seed, plan, (locks, recovered), 0, open)
+    }
+
+    /// The same, with engines that have these reverse credits.
+    fn of_engines(
+        exports: &[&str],
+        seed: u64,
+        plan: FaultPlan,
+        (locks, recovered): (LockingConfig, Recovered),
+        reverse_credits: u32,
+        open: impl Fn(usize, &Pool) -> Box<dyn Store>,
+    ) -> Pair {
         let world = World::new(seed, plan);
         let config = EngineConfig {
             connections_max: 4,
             receives_max: 256,
+            reverse_credits,
             protocol: crate::PROTOCOL,
             ..EngineConfig::default()
         };
@@ -251,7 +283,7 @@ impl Pair {
             |home| locking(locks.clone(), recovered.next().unwrap(), (known.clone(), home));
         let (locking, entry_locking) = (next_locking(HOME), next_locking(ENTRY));
         let registry = Rc::new(RefCell::new(registered()));
-        let version4 = (Config4::new(1), SharedSessions::default());
+        let version4 = (Config4 { reverse_credits, ..Config4::new(1) }, SharedSessions::default());
         let entry_made_of = (entry_locking, version4.clone());
         let services = services_with_locks(exports, time_of_day(), locking.clone(), registry, version4);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
@@ -261,7 +293,7 @@ impl Pair {
 
         let mut provider = world.provider("client");
         let client_pools = pools(&mut provider, &config, 0, PAGES);
-        let mut client = Engine::new(provider, (), client_pools, config, 2).unwrap();
+        let mut client = Engine::new(provider, None, client_pools, config, 2).unwrap();
         client.poll(world.now());
         let connection = client.connect("here").unwrap();
         let credential = Some(credential(0, 0, &[]));

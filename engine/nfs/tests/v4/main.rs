@@ -5,6 +5,7 @@
 mod pair;
 
 mod attributes;
+mod back;
 mod changes;
 mod client;
 mod data;

@@ -13,8 +13,8 @@ use stag_wire::xdr::Reduced;
 use super::answering::Answering;
 use super::light::{CarriedChunk, LightCall, ShortReply, SingleReply};
 use super::record::{
-    CALL, CarriedCall, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY, SHORT_REPLY, SINGLE_REPLY,
-    WRITE_CALL, kind,
+    CALL, CALL_BACK, CALLED_BACK, CarriedCall, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY,
+    SHORT_REPLY, SINGLE_REPLY, WRITE_CALL, decode_key, kind,
 };
 use super::{Attachment, CallLanes, CarriedRoom, Carrier, Homes, Lent, Neighbour, Parcel};
 use crate::engine::{Engine, find};
@@ -91,10 +91,21 @@ impl Carrier {
                 Some(Attachment::Pieces(loans)) => {
                     self.pieces.extend(loans.into_iter().map(|loan| self.borrowed.borrow(loan)));
                 }
+                Some(Attachment::CallBack(_) | Attachment::CalledBack(_)) => {
+                    unreachable!("what belongs to a Call or a Reply is octets and memory")
+                }
                 None => unreachable!("what belongs to a record is published before it"),
             }
         }
         octets
+    }
+
+    /// Takes what belongs to the record of a Call to a client, or of its end.
+    fn unload_one(&mut self, from: ReactorId) -> Attachment {
+        match self.attachments.from(from).and_then(|lane| lane.pop()) {
+            Some(attachment) => attachment,
+            None => unreachable!("what belongs to a record is published before it"),
+        }
     }
 
     /// Another reactor has answered: the next Call that waited can be sent there.
@@ -276,7 +287,23 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.carrier().note_answer(from);
                 self.deliver_carried(from, record);
             }
+            CALL_BACK | CALLED_BACK => self.take_carried_back(from, record),
             other => unreachable!("a record of kind {other}"),
+        }
+    }
+
+    /// Takes in a Call to a client of this reactor, or how one ended that was carried from here.
+    #[cold]
+    fn take_carried_back(&mut self, from: ReactorId, record: &LaneRecord) {
+        let key = decode_key(record);
+        let now = self.core.now;
+        match self.carrier().unload_one(from) {
+            Attachment::CallBack(call) => self.core.calls_back.accept_carried(from, key, *call, now),
+            Attachment::CalledBack(end) => {
+                self.carrier().note_answer(from);
+                self.core.calls_back.end(key, *end);
+            }
+            _ => unreachable!("octets and memory belong to Calls and Replies"),
         }
     }
 
@@ -506,7 +533,7 @@ fn total_len(pieces: &[Shared]) -> usize {
 fn stream_of(cargo: Vec<Attachment>) -> Option<Box<[u8]>> {
     cargo.into_iter().find_map(|attachment| match attachment {
         Attachment::Octets(octets) => Some(octets),
-        Attachment::Piece(_) | Attachment::Pieces(_) => None,
+        _ => None,
     })
 }
 

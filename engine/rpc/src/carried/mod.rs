@@ -24,6 +24,9 @@
 //! that it sent, and the others wait here, in order. So a Reply always finds room, and no reactor waits for another while it
 //! holds something that the other waits for.
 //!
+//! A Call that a service makes to a client goes the other way round: its home carries it to the reactor that has the connection,
+//! which carries back how it ended ([`crate::call_back`]). Both are counted as a Call and its Reply.
+//!
 //! `record.rs` has the records of a lane, and `light.rs` those of a Call with one chunk or none, and of its Reply. `exchange.rs` is
 //! the part of a pass that handles them, and `answering.rs` is where the home's answers go.
 
@@ -44,7 +47,8 @@ use stag_runtime::{GroupMember, LaneMesh, LaneRecord, Lanes, ReactorId};
 use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
-use crate::carried::record::CarriedCall;
+use crate::call_back::{CallBack, CallBackEnd};
+use crate::carried::record::{CALL_BACK, CALLED_BACK, CarriedCall, encode_key};
 use crate::group::TimedPlacement;
 use crate::group_arenas::GroupArenas;
 use crate::server::owner::address;
@@ -76,15 +80,30 @@ pub(crate) const fn is_carried(id: ConnectionId) -> bool {
 }
 
 /// What a connection is called at another reactor than its own: the same name for as long as it lives.
-fn name_elsewhere(from: ReactorId, id: ConnectionId) -> ConnectionId {
+pub(crate) fn name_elsewhere(from: ReactorId, id: ConnectionId) -> ConnectionId {
     let stream = if crate::stream::is_stream(id) { FROM_STREAM } else { 0 };
     let index = CARRIED | (from.index() as u32) << FROM_SHIFT | stream | (id.index & INDEX_MASK);
     ConnectionId { index, generation: id.generation }
 }
 
+/// Where a connection is that has this name: its reactor, and its name there. `None`: it is this reactor's own name for one.
+pub(crate) fn seat(id: ConnectionId) -> Option<(ReactorId, ConnectionId)> {
+    if !is_carried(id) {
+        return None;
+    }
+    let reactor = ReactorId::new(((id.index & !CARRIED) >> FROM_SHIFT) as usize)?;
+    let index = id.index & INDEX_MASK;
+    let index = if id.index & FROM_STREAM == 0 { index } else { crate::stream::stream_index(index) };
+    Some((reactor, ConnectionId { index, generation: id.generation }))
+}
+
 /// What goes beside a record.
 #[derive(Debug)]
 enum Attachment {
+    /// A Call to a client.
+    CallBack(Box<CallBack>),
+    /// How one ended.
+    CalledBack(Box<CallBackEnd>),
     /// A Payload stream that is longer than a record.
     Octets(Box<[u8]>),
     /// A piece of memory.
@@ -339,6 +358,31 @@ impl Carrier {
             Some(neighbour) => neighbour,
             None => no_neighbour(reactor),
         }
+    }
+
+    /// Whether this is another reactor of the group.
+    pub(crate) fn knows(&self, reactor: ReactorId) -> bool {
+        reactor != self.own && reactor.index() < self.neighbours.len()
+    }
+
+    /// Carries a Call to a client to the reactor that has its connection.
+    #[cold]
+    pub(crate) fn send_call_back(&mut self, to: ReactorId, key: u64, call: CallBack) {
+        let mut record = self.take_outgoing();
+        encode_key(&mut record, CALL_BACK, key);
+        self.cargo.push(Attachment::CallBack(Box::new(call)));
+        self.put_call(to, &record);
+        self.outgoing = Some(record);
+    }
+
+    /// Carries how one ended to the reactor that carried it here.
+    #[cold]
+    pub(crate) fn send_called_back(&mut self, to: ReactorId, key: u64, end: CallBackEnd) {
+        let mut record = self.take_outgoing();
+        encode_key(&mut record, CALLED_BACK, key);
+        self.cargo.push(Attachment::CalledBack(Box::new(end)));
+        self.put(to, &record);
+        self.outgoing = Some(record);
     }
 
     fn take_outgoing(&mut self) -> Box<LaneRecord> {

@@ -115,6 +115,24 @@ pub(super) const SHORT_REPLY: u8 = 6;
 /// A [`REPLY`] with its payload, and one reduced result in one piece of a store's memory.
 pub(super) const SINGLE_REPLY: u8 = 7;
 
+/// A Call to a client, or how one ended: [`encode_key`] is all of it, and the rest is beside it.
+pub(super) const CALL_BACK: u8 = 8;
+pub(super) const CALLED_BACK: u8 = 9;
+
+/// Writes a record of this kind, with the key of a Call to a client where it was carried from.
+pub(super) fn encode_key(record: &mut LaneRecord, kind: u8, key: u64) {
+    let mut encoder = Encoder { octets: record.buffer(), at: 0 };
+    encoder.put([kind, 0, 0, 0, 0, 0, 0, 0]);
+    encoder.u64(key);
+    let end = encoder.at;
+    record.set_len(end);
+}
+
+/// Reads the key.
+pub(super) fn decode_key(record: &LaneRecord) -> u64 {
+    Decoder { octets: record.octets(), at: 8 }.u64()
+}
+
 /// Flags of a Call's record.
 const STREAM: u8 = 1;
 const ATTACHED: u8 = 2;

@@ -70,6 +70,8 @@ pub(crate) struct Calling {
     pub(crate) busy_since: Option<Duration>,
     /// A keep-alive is outstanding.
     pub(crate) probing: bool,
+    /// The engine's user has made a Call, and is told of the end of the connection.
+    pub(crate) has_user: bool,
     /// The additions of version 2, on a connection that speaks it, or probes whether its peer does.
     pub(crate) version2: Option<Box<ClientVersion2>>,
 }
@@ -138,6 +140,7 @@ impl Calling {
             heard: Duration::ZERO,
             busy_since: None,
             probing: false,
+            has_user: false,
             version2: None,
         }
     }
@@ -262,7 +265,7 @@ impl Calling {
             if matches!(slot.stage(), Stage::Free) || elapsed < slot.timeout {
                 continue;
             }
-            if slot.kind != CallKind::Probe {
+            if slot.kind != CallKind::KeepAlive {
                 let Some(call) = self.requester.call_at(index) else {
                     core.fault(id, "a Call waits, and the Requester knows nothing of it");
                     continue;
@@ -303,7 +306,7 @@ impl Calling {
             retransmit: false,
             reply_mode: ReplyMode::Auto,
         };
-        let made = self.make(core, id, &request, &mut Chunks::default(), true, |_| Ok(()));
+        let made = self.make(core, id, &request, &mut Chunks::default(), CallKind::KeepAlive, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
         Liveness::Presumed
     }
@@ -459,16 +462,18 @@ impl Calling {
     ) {
         let slot = &mut self.slots[call.index()];
         let sealed = slot.sealed.take();
-        if std::mem::take(&mut slot.kind) == CallKind::Probe {
+        match std::mem::take(&mut slot.kind) {
             // All that counts is that something came.
-            self.probing = false;
-            return;
+            CallKind::KeepAlive => self.probing = false,
+            CallKind::Service => state.end_call_back(slot.user, result),
+            CallKind::Usual | CallKind::Sealed => {
+                let result = match sealed {
+                    Some(sealed) => sealed.results(&state.pools, result),
+                    None => result,
+                };
+                self.complete(state, call, result, written);
+            }
         }
-        let result = match sealed {
-            Some(sealed) => sealed.results(&state.pools, result),
-            None => result,
-        };
-        self.complete(state, call, result, written);
     }
 
     #[inline(always)]

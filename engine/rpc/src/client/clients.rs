@@ -112,8 +112,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let connection = gone.name();
         self.moved.retain(|(name, _)| *name != connection);
         if let Some(calling) = gone.calling.take() {
+            // Services are told in their own way.
+            let has_user = calling.has_user || gone.session.is_some();
             calling.close(&mut self.core);
-            self.core.events.push_back(ConnectionEvent::Closed { connection, reason });
+            if has_user {
+                self.core.events.push_back(ConnectionEvent::Closed { connection, reason });
+            }
         }
     }
 

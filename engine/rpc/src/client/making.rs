@@ -64,8 +64,8 @@ pub(crate) struct Making<'a> {
     /// The queue pair that it leaves on.
     pub(crate) id: ConnectionId,
     pub(crate) request: &'a Request<'a>,
-    /// It is a keep-alive, of which no user knows.
-    pub(crate) is_probe: bool,
+    /// Who makes it.
+    pub(crate) kind: CallKind,
 }
 
 /// The plan of a Call and the lists that are sent agree by construction.
@@ -116,7 +116,7 @@ impl Calling {
         if self.interrupted > 0 {
             return Err(CallRefused::NoCredit);
         }
-        let call = self.make(core, id, request, chunks, false, encode)?;
+        let call = self.make(core, id, request, chunks, CallKind::Usual, encode)?;
         Ok(CallId { connection: self.name, call })
     }
 
@@ -126,9 +126,10 @@ impl Calling {
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
+        kind: CallKind,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<CallId, CallRefused> {
-        let made = self.make(core, id, request, &mut Chunks::default(), false, encode);
+        let made = self.make(core, id, request, &mut Chunks::default(), kind, encode);
         // There is no plan without chunks for it.
         let call = made.map_err(|refused| match refused {
             CallRefused::TooManySegments => CallRefused::NotInline,
@@ -137,21 +138,21 @@ impl Calling {
         Ok(CallId { connection: self.name, call })
     }
 
-    /// Makes a Call and sends it. `is_probe`: it is a keep-alive.
+    /// Makes a Call and sends it.
     pub(crate) fn make<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
         request: &Request<'_>,
         chunks: &mut Chunks,
-        is_probe: bool,
+        kind: CallKind,
         encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
     ) -> Result<requester::RequesterCallId, CallRefused> {
-        let reserved = if is_probe { 0 } else { self.credits_reserved() };
+        let reserved = if kind == CallKind::KeepAlive { 0 } else { self.credits_reserved() };
         let Some(call) = self.requester.begin_beyond(reserved) else {
             return Err(CallRefused::NoCredit);
         };
-        let making = Making { call, id, request, is_probe };
+        let making = Making { call, id, request, kind };
         if let Err(refused) = self.make_begun(core, &making, chunks, encode) {
             let _ = self.requester.abandon(call);
             return Err(refused);
@@ -541,7 +542,7 @@ impl Calling {
     // `inline(always)`: the caller is monomorphised for each encoder, and LLVM outlines this in some of them.
     #[inline(always)]
     pub(crate) fn occupy(&mut self, state: &mut EngineState, making: &Making<'_>) {
-        let Making { call, request, is_probe, .. } = *making;
+        let Making { call, request, kind, .. } = *making;
         let slot = &mut self.slots[call.index()];
         if !matches!(slot.stage(), Stage::Free) {
             state.fault(self.name, "a Call begins in the slot of another");
@@ -551,12 +552,12 @@ impl Calling {
         slot.procedure = request.procedure;
         slot.started = state.now;
         slot.timeout = request.timeout;
-        slot.kind = if is_probe { CallKind::Probe } else { CallKind::Usual };
+        slot.kind = kind;
         if self.requester.window().in_flight() == 1 {
             self.busy_since = None;
         }
         self.outstanding += 1;
-        self.probing |= is_probe;
+        self.probing |= kind == CallKind::KeepAlive;
     }
 
     /// As [`Calling::keep`], of a Call without a long message.

@@ -187,6 +187,9 @@ pub enum CallRefused {
         "no reverse Calls: they need a connection that was accepted over RDMA, and reverse_credits above 0"
     )]
     OneWay,
+    /// [`CALLS_BACK_MAX`](crate::CALLS_BACK_MAX) Calls to the client of this connection are not over.
+    #[error("too many Calls to this client wait for its answers, or for credits")]
+    TooManyCallsBack,
     /// The connection is another reactor's: a reverse Call is made at the reactor that has the connection.
     #[error("the connection is another reactor's; call back at the reactor that has it")]
     OtherReactor,

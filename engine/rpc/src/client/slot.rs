@@ -63,16 +63,18 @@ pub(crate) enum Stage {
     Ending(Ending),
 }
 
-/// What is special about a Call.
+/// Who is told of the end of a Call, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CallKind {
-    /// Nothing.
+    /// The user of the engine ([`Engine::completed`](crate::Engine::completed)).
     #[default]
     Usual,
-    /// It is a keep-alive, of which no user knows.
-    Probe,
-    /// Its Reply has to be sealed.
+    /// The same, and its Reply has to be sealed.
     Sealed,
+    /// The connection, to hear whether its peer lives: no user knows of it.
+    KeepAlive,
+    /// A service ([`Service::called_back`](crate::Service::called_back)).
+    Service,
 }
 
 /// One segment of a Write chunk, while the peer may write it and after.
@@ -115,6 +117,7 @@ pub(crate) struct Slot {
     pub(crate) kind: CallKind,
     /// The seal that its Reply has to have, if it is sealed.
     pub(crate) sealed: Option<Box<AwaitedSeal>>,
+    /// What its maker calls it.
     pub(crate) user: u64,
     pub(crate) procedure: u32,
     pub(crate) started: Duration,
@@ -404,14 +407,14 @@ pub(crate) fn results_start(
         if let Some(sealed) = sealed {
             sealed.open(&header.body, reader.rest())?;
         }
-        check(&header.body)?;
+        check_reply(&header.body)?;
     }
     Ok((start + reader.position()) as u32)
 }
 
 /// Turns an RPC-level refusal into the Call's error.
 #[inline]
-fn check(body: &ReplyBody<'_>) -> Result<(), CallError> {
+pub(crate) fn check_reply(body: &ReplyBody<'_>) -> Result<(), CallError> {
     Err(match *body {
         ReplyBody::Accepted { outcome, .. } => match outcome {
             Accepted::Success => return Ok(()),

@@ -6,6 +6,8 @@ use std::time::Duration;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
 use super::{CallerVisitor, Claim, FlavorSet, SealedCall, Unsealed};
+use crate::ConnectionId;
+use crate::call_back::{CallBack, CallBackError};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
@@ -89,6 +91,18 @@ impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
 
     fn abandoned(&mut self, service: usize, token: Token) {
         self.services.abandoned(service, token);
+    }
+
+    fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
+        self.services.next_call_back()
+    }
+
+    fn called_back(&mut self, service: usize, id: u64, end: Result<&[u8], CallBackError>) {
+        self.services.called_back(service, id, end);
+    }
+
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        self.services.connection_ended(connection);
     }
 
     fn give_back(&mut self) {

@@ -21,6 +21,8 @@ use stag_runtime::ReactorId;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::Reader;
 
+use crate::ConnectionId;
+use crate::call_back::{CallBack, CallBackError};
 use crate::security::{CallerVisitor, Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
@@ -166,6 +168,27 @@ pub trait Service {
         let _ = token;
     }
 
+    /// The next Call to make to a client, on a connection that it opened: a reverse Call over RDMA (RFC 8167), or a Call in the same
+    /// byte stream. Asked in each pass until there is none. The client has to have said that it takes such Calls.
+    ///
+    /// Whatever becomes of it, [`Service::called_back`] tells, at its [`CallBack::timeout`] at the latest; but not
+    /// always when the reactor stops. Of one connection [`CALLS_BACK_MAX`](crate::CALLS_BACK_MAX) may not be over; further ones are
+    /// refused. They may leave in another order.
+    fn next_call_back(&mut self) -> Option<CallBack> {
+        None
+    }
+
+    /// The Call `id` to a client is over: its encoded results, or why there are none.
+    fn called_back(&mut self, id: u64, end: Result<&[u8], CallBackError>) {
+        let _ = (id, end);
+    }
+
+    /// A connection that a client opened to this reactor ended, over RDMA or TCP. `connection` is its name in the group
+    /// ([`name_in_group`](crate::name_in_group)). Calls to the client end too, before or after.
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        let _ = connection;
+    }
+
     /// Lets go of what belongs to other reactors of the group: what came by chunk with Calls that were carried here. Called once, when
     /// all reactors stop and no Call comes any more.
     fn give_back(&mut self) {}
@@ -250,6 +273,19 @@ pub trait Services {
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>);
     /// Tells service number `service` that an answer is no longer needed.
     fn abandoned(&mut self, service: usize, token: Token);
+    /// The next Call to a client, and whose it is.
+    #[inline]
+    fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
+        None
+    }
+    /// Tells service number `service` how its Call `id` to a client ended.
+    fn called_back(&mut self, service: usize, id: u64, end: Result<&[u8], CallBackError>) {
+        let _ = (service, id, end);
+    }
+    /// Tells each service that a connection ended.
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        let _ = connection;
+    }
     /// Lets each service let go of what belongs to other reactors.
     fn give_back(&mut self) {}
     /// Lets each service prepare for sleep. `false`: one of them has something to do.
@@ -365,6 +401,20 @@ impl<S: Services> Services for Option<S> {
             services.abandoned(service, token);
         }
     }
+    #[inline]
+    fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
+        self.as_mut()?.next_call_back()
+    }
+    fn called_back(&mut self, service: usize, id: u64, end: Result<&[u8], CallBackError>) {
+        if let Some(services) = self {
+            services.called_back(service, id, end);
+        }
+    }
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        if let Some(services) = self {
+            services.connection_ended(connection);
+        }
+    }
     fn give_back(&mut self) {
         if let Some(services) = self {
             services.give_back();
@@ -445,6 +495,24 @@ macro_rules! services {
                     $($place => self.$place.abandoned(token),)+
                     _ => debug_assert!(false, "service {service} did not come from poll_later"),
                 }
+            }
+            #[inline]
+            fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
+                $(
+                    if let Some(call) = self.$place.next_call_back() {
+                        return Some(($place, call));
+                    }
+                )+
+                None
+            }
+            fn called_back(&mut self, service: usize, id: u64, end: Result<&[u8], CallBackError>) {
+                match service {
+                    $($place => self.$place.called_back(id, end),)+
+                    _ => debug_assert!(false, "service {service} did not come from next_call_back"),
+                }
+            }
+            fn connection_ended(&mut self, connection: ConnectionId) {
+                $(self.$place.connection_ended(connection);)+
             }
             fn give_back(&mut self) {
                 $(self.$place.give_back();)+

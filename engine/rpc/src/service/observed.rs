@@ -7,6 +7,8 @@ use std::time::Duration;
 use stag_fabric::LogLimiter;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
+use crate::ConnectionId;
+use crate::call_back::{CallBack, CallBackError};
 use crate::security::{CallerVisitor, Claim, SealedCall, Unsealed};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
@@ -210,6 +212,19 @@ impl<S: Services> Services for Observed<S> {
     fn abandoned(&mut self, service: usize, token: Token) {
         self.services.abandoned(service, token);
         self.end((service, token));
+    }
+
+    #[inline]
+    fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
+        self.services.next_call_back()
+    }
+
+    fn called_back(&mut self, service: usize, id: u64, end: Result<&[u8], CallBackError>) {
+        self.services.called_back(service, id, end);
+    }
+
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        self.services.connection_ended(connection);
     }
 
     fn give_back(&mut self) {

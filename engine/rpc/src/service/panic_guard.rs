@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use stag_fabric::LogLimiter;
 
+use crate::ConnectionId;
+use crate::call_back::{CallBack, CallBackError};
 use crate::service::call::Call;
 use crate::service::reply::Reply;
 use crate::service::{Home, Outcome, Procedure, Service, Token};
@@ -15,8 +17,8 @@ use crate::service::{Home, Outcome, Procedure, Service, Token};
 /// the procedure. The connection, its other Calls and the process go on.
 ///
 /// Guarded is the work for one Call: [`Service::home`], [`Service::call`], [`Service::finish`], [`Service::abandoned`], and what
-/// a [`Deferred`](crate::Deferred) runs on the reactor. A panic elsewhere ([`Service::poll_later`]) belongs to no Call and
-/// ends the process as without the guard. So does every panic where the program is built with `panic = "abort"`.
+/// a [`Deferred`](crate::Deferred) runs on the reactor; and that for the end of one ([`Service::called_back`],
+/// [`Service::connection_ended`]). A panic elsewhere ([`Service::poll_later`]) belongs to no Call and ends the process as without the guard. So does every panic where the program is built with `panic = "abort"`.
 ///
 /// The handler stops where it panics, and `S` goes on with the state that it has then. Nothing checks that this is unwind
 /// safe: guard a service only where each handler leaves its state whole at every point where it may panic, or where later
@@ -48,6 +50,17 @@ impl<S> PanicGuard<S> {
     pub fn switched(service: S, is_on: bool) -> PanicGuard<S> {
         let complaints = LogLimiter::default();
         PanicGuard { service, is_on, has_home_panicked: Cell::new(false), now: Duration::ZERO, complaints }
+    }
+
+    /// Says that the handler panicked where there is no answer to say so.
+    fn complain(&mut self, when: &str)
+    where
+        S: Service,
+    {
+        if let Some(withheld) = self.complaints.admit(self.now) {
+            let program = self.service.program();
+            tracing::error!(program, withheld, "handler: it panicked when {when}");
+        }
     }
 
     /// The service.
@@ -122,11 +135,30 @@ impl<S: Service> Service for PanicGuard<S> {
         if !self.is_on {
             return self.service.abandoned(token);
         }
-        if caught(|| self.service.abandoned(token)).is_none()
-            && let Some(withheld) = self.complaints.admit(self.now)
-        {
-            let program = self.service.program();
-            tracing::error!(program, withheld, "handler: it panicked when its Call was abandoned");
+        if caught(|| self.service.abandoned(token)).is_none() {
+            self.complain("its Call was abandoned");
+        }
+    }
+
+    fn next_call_back(&mut self) -> Option<CallBack> {
+        self.service.next_call_back()
+    }
+
+    fn called_back(&mut self, id: u64, end: Result<&[u8], CallBackError>) {
+        if !self.is_on {
+            return self.service.called_back(id, end);
+        }
+        if caught(|| self.service.called_back(id, end)).is_none() {
+            self.complain("its Call to a client was over");
+        }
+    }
+
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        if !self.is_on {
+            return self.service.connection_ended(connection);
+        }
+        if caught(|| self.service.connection_ended(connection)).is_none() {
+            self.complain("a connection ended");
         }
     }
 

@@ -1,6 +1,7 @@
-//! One byte stream: its Calls in, its Replies out.
+//! One byte stream: its Calls in, its Replies out; and Calls to its client out, and their Replies in.
 
 mod answering;
+mod calling;
 mod deadlines;
 mod pressure;
 mod resuming;
@@ -20,8 +21,10 @@ use stag_wire::xdr::Reduced;
 use self::answering::Record;
 use super::incoming::{Incoming, Short, Targets};
 use super::outbox::{Outbox, SLICES_MAX};
+use super::outstanding::{Outstanding, OutstandingCalls};
 use super::quota::{Means, Quota};
 use crate::ConnectionId;
+use crate::call_back::CALLS_BACK_MAX;
 use crate::server::client_log::{ClientHost, ClientName, Service};
 use crate::server::eviction::ConnectionUse;
 use crate::server::pulling::in_one_piece;
@@ -48,6 +51,8 @@ pub(super) const fn footprint(chunk_len_max: u32) -> usize {
     size_of::<Connection>()
         + Outbox::footprint(PARTS_MAX + pages)
         + LATER_MAX * size_of::<Option<Later>>()
+        + size_of::<OutstandingCalls<u64>>()
+        + CALLS_BACK_MAX * size_of::<Outstanding<u64>>()
         + 2 * pages * size_of::<Buf>()
 }
 
@@ -138,6 +143,8 @@ pub(super) struct Connection {
     barred: Option<(Duration, Short)>,
     later: Vec<Option<Later>>,
     later_count: usize,
+    /// Calls to the client, by their keys, once there was one.
+    calls_back: Option<Box<OutstandingCalls<u64>>>,
     /// The events to poll for.
     pub(super) interest: EventFlags,
     /// The socket takes no more for now.
@@ -184,6 +191,7 @@ impl Connection {
             barred: None,
             later: Vec::new(),
             later_count: 0,
+            calls_back: None,
             interest: EventFlags::empty(),
             blocked: false,
             ended: false,
@@ -325,6 +333,7 @@ impl Connection {
             Ok(0) => {
                 // Half closed: what it asked before is still answered.
                 self.ended = true;
+                self.end_calls_back(&mut pass.core.state);
                 shared.staging = Some(staging);
                 return if self.is_idle() { Err(Ending::Peer) } else { Ok(()) };
             }
@@ -526,6 +535,7 @@ impl Connection {
 
     /// Lets go of everything.
     pub(super) fn close<P>(mut self, core: &mut Core<P>, shared: &mut Shared) {
+        self.end_calls_back(&mut core.state);
         self.incoming.clear(&mut means(core, &mut self.share, shared));
         core.transit.close(&mut self.share);
         core.duplicates.close(self.id);

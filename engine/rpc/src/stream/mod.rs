@@ -4,6 +4,8 @@
 //! port that speaks no RDMA ([`Streams::adopt`]). The services are the same, and so are the `Call` and the `Reply`
 //! that they see. Beside them, small programs are served by UDP ([`Streams::listen_datagrams`]).
 //!
+//! Records go both ways: a service may call its clients back on their streams (`connection/calling.rs`).
+//!
 //! # What is copied
 //!
 //! One receive brings a burst of Calls into a buffer that all connections share, where they are run. A large WRITE's
@@ -24,6 +26,7 @@ mod connection;
 mod datagram;
 mod incoming;
 mod outbox;
+mod outstanding;
 mod quota;
 
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -36,6 +39,8 @@ use rustix::net::sockopt::{set_socket_keepalive, set_tcp_congestion, set_tcp_kee
 use stag_fabric::{CongestionControl, FabricError, LogLimiter, Peer, Withheld};
 
 use crate::ConnectionId;
+use crate::call_back::CallBack;
+use crate::client::CallRefused;
 use crate::config::EngineConfig;
 use crate::server::eviction::victim;
 use crate::server::owner::owner;
@@ -96,6 +101,16 @@ const GENERATION_MASK: u32 = (1 << 30) - 1;
 #[inline]
 pub(crate) const fn is_stream(id: ConnectionId) -> bool {
     id.index & STREAM != 0
+}
+
+/// The index of a byte stream in its place.
+pub(crate) const fn stream_index(place: u32) -> u32 {
+    place | STREAM
+}
+
+/// Whether it is no connection, but where Calls by UDP come from.
+pub(crate) const fn is_datagram(id: ConnectionId) -> bool {
+    is_stream(id) && id.index & DATAGRAM != 0
 }
 
 /// Calls of one byte stream that may be answered later.
@@ -436,6 +451,7 @@ impl Streams {
             self.free.push(index);
             self.count -= 1;
             self.tell(core, &connection, ending);
+            core.calls_back.note_gone(connection.id);
             core.note_departure(Some(&connection.peer));
             connection.close(core, &mut self.shared);
             return;
@@ -551,12 +567,28 @@ impl Streams {
         for index in 0..self.connections.len() as u32 {
             let Some(connection) = &mut self.connections[index as usize] else { continue };
             connection.observe(core.now);
+            connection.expire_calls_back(&mut core.state);
             if let Err(ending) = connection.expire(core.now, self.set_up_timeout)
                 && let Some(connection) = self.connections[index as usize].take()
             {
                 self.put(core, index, connection, Err(ending));
             }
         }
+    }
+
+    /// Begins the Call `key` to the client of a connection, which ends at `deadline` at the latest. `seed`: for its xids.
+    #[cold]
+    pub(crate) fn call_back<P>(
+        &mut self,
+        core: &mut Core<P>,
+        connection: ConnectionId,
+        call: (u64, &CallBack),
+        (deadline, seed): (Duration, u32),
+    ) -> Result<(), CallRefused> {
+        let (index, mut connection) = self.take(connection).ok_or(CallRefused::NotConnected)?;
+        let made = connection.call_back(core, call, (deadline, seed));
+        self.put(core, index, connection, Ok(()));
+        made
     }
 
     /// A Call that was left for later is answered. `false`: that Call, or its connection, is gone.
@@ -566,7 +598,7 @@ impl Streams {
         token: Token,
         fill: &mut dyn FnMut(&mut Reply<'_>),
     ) -> bool {
-        let Some((index, mut connection)) = self.take(token) else { return false };
+        let Some((index, mut connection)) = self.take(token.connection) else { return false };
         let (answered, result) = match connection.finish(&mut core.state, token, fill) {
             Ok(answered) => (answered, Ok(())),
             Err(ending) => (true, Err(ending)),
@@ -578,17 +610,17 @@ impl Streams {
     /// A Call that was left for later is not answered at all.
     #[cold]
     pub(crate) fn drop_later<P>(&mut self, core: &mut Core<P>, token: Token) {
-        if let Some((index, mut connection)) = self.take(token) {
+        if let Some((index, mut connection)) = self.take(token.connection) {
             let _ = connection.take_later(&mut core.state, token);
             self.put(core, index, connection, Ok(()));
         }
     }
 
-    /// Takes out the connection of a Call.
-    fn take(&mut self, token: Token) -> Option<(u32, Box<Connection>)> {
-        let index = token.connection.index & !STREAM;
+    /// Takes out a connection.
+    fn take(&mut self, id: ConnectionId) -> Option<(u32, Box<Connection>)> {
+        let index = id.index & !STREAM;
         let place = self.connections.get_mut(index as usize)?;
-        Some((index, place.take_if(|found| found.id == token.connection)?))
+        Some((index, place.take_if(|found| found.id == id)?))
     }
 
     /// Begins a graceful stop: no connection is accepted, no more Calls are taken on, answers are still sent.

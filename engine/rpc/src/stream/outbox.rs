@@ -1,4 +1,4 @@
-//! Outgoing Replies of one byte stream: pages that Replies are written into one after the other, and between
+//! Outgoing Replies of one byte stream, and Calls to its client: pages that they are written into one after the other, and between
 //! them memory that is sent from where it lies.
 
 use std::collections::VecDeque;
@@ -7,7 +7,7 @@ use std::io::IoSlice;
 use arrayvec::ArrayVec;
 use stag_memory::{Buf, Pool, Shared};
 use stag_wire::record::{MARK_LEN, Mark};
-use stag_wire::xdr::padding;
+use stag_wire::xdr::{Overflow, Writer, padding};
 
 use crate::server::draft::{Draft, transit_pages};
 
@@ -45,6 +45,15 @@ impl Part {
 /// The Reply does not add up: our service gave other pieces than it said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BadPieces;
+
+/// Why a record has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OutboxFull {
+    /// There is no memory for it now.
+    NoPage,
+    /// It does not fit in a page.
+    TooLong,
+}
 
 /// What one stream has to send.
 #[derive(Debug, Default)]
@@ -159,6 +168,40 @@ impl Outbox {
             draft.pieces.drain(..).for_each(|piece| self.push_memory(piece));
             self.push(on_page(cut, end + pad));
         }
+        Ok(())
+    }
+
+    /// Appends a record of at most `len` octets, which `write` writes.
+    pub(super) fn push_record(
+        &mut self,
+        pool: &Pool,
+        len: usize,
+        write: impl FnOnce(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) -> Result<(), OutboxFull> {
+        let begin = |page: &Buf| if page.len() == page.capacity() { 0 } else { page.len() };
+        let mut page = self.open(pool).ok_or(OutboxFull::NoPage)?;
+        if page.capacity() - begin(&page) < MARK_LEN + len && begin(&page) > 0 {
+            let at = begin(&page);
+            self.put_back(page, at);
+            if pool.transit_free() == 0 {
+                return Err(OutboxFull::NoPage);
+            }
+            page = pool.take().ok_or(OutboxFull::NoPage)?;
+        }
+        let at = begin(&page);
+        page.set_len(page.capacity());
+        let mut writer = Writer::new(&mut page[at + MARK_LEN..]);
+        let written = write(&mut writer).map(|()| writer.position());
+        let Ok(len) = written else {
+            self.put_back(page, at);
+            return Err(OutboxFull::TooLong);
+        };
+        page[at..at + MARK_LEN].copy_from_slice(&Mark::whole(len as u32).to_bytes());
+        let end = at + MARK_LEN + len;
+        page.set_len(end);
+        let number = self.first.wrapping_add(self.pages.len() as u32);
+        self.pages.push_back(page);
+        self.push(Part::Page { page: number, start: at as u32, end: end as u32 });
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use stag_proto::version::{NextMessage, ProtocolVersion};
 use stag_wire::reliable_reply::announces_version_2;
 
 use crate::ConnectionId;
+use crate::client::slot::CallKind;
 use crate::client::{Chunks, CloseReason, Credentials, ReplyMode, Request};
 use crate::config::ProtocolChoice;
 use crate::connection::Connection;
@@ -106,7 +107,8 @@ impl Connection {
             retransmit: false,
             reply_mode: ReplyMode::Chunk,
         };
-        let made = calling.make(core, self.id, &request, &mut Chunks::default(), true, |_| Ok(()));
+        let made =
+            calling.make(core, self.id, &request, &mut Chunks::default(), CallKind::KeepAlive, |_| Ok(()));
         if let Some(version2) = &mut calling.version2 {
             version2.probe.handle_sent();
         }

@@ -10,4 +10,5 @@ mod raw;
 mod ends;
 mod hostile;
 mod rules;
+mod services;
 mod storm;

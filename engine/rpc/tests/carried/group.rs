@@ -4,7 +4,7 @@ use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
 use stag_memory::Shared;
 use stag_rpc::{
     CARRIED_CALLS_MAX, Call, CallId, CallMesh, CallRefused, Chunks, ConnectionEvent, ConnectionId, Engine,
-    EngineGroup, Home, Memory, Request,
+    EngineConfig, EngineGroup, Home, Memory, Request,
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_wire::xdr::{Overflow, Writer};
@@ -53,6 +53,18 @@ impl Group {
         Group::of(world, seed, 4 << 20, reactors, home, join)
     }
 
+    /// A group whose reactors have this configuration.
+    pub(crate) fn configured(reactors: usize, config: EngineConfig, home: fn(&Call<'_>) -> Home) -> Group {
+        let mesh = CallMesh::new(reactors, CARRIED_CALLS_MAX);
+        let join = |engine: &mut Engine<Sim, (Program,)>, index: usize| {
+            let own = ReactorId::new(index).and_then(|own| mesh.take(own)).expect("one of the group");
+            engine.join(own, None);
+            engine.listen(&address(index)).expect("the address is free");
+        };
+        let world = World::new(1, FaultPlan::default());
+        Group::of_config(world, (1, config), 4 << 20, reactors, home, join)
+    }
+
     /// A group in which each reactor has so much payload memory.
     pub(crate) fn with_payload(
         world: World,
@@ -90,10 +102,21 @@ impl Group {
         home: fn(&Call<'_>) -> Home,
         join: impl Fn(&mut Engine<Sim, (Program,)>, usize),
     ) -> Group {
+        Group::of_config(world, (seed, small()), payload_len, reactors, home, join)
+    }
+
+    fn of_config(
+        world: World,
+        (seed, config): (u64, EngineConfig),
+        payload_len: usize,
+        reactors: usize,
+        home: fn(&Call<'_>) -> Home,
+        join: impl Fn(&mut Engine<Sim, (Program,)>, usize),
+    ) -> Group {
         let node = |index: usize| {
             let own = ReactorId::new(index).expect("one of the group");
-            let memory = Memory::on_demand(&small(), payload_len).expect("a few megabytes").owned_by(own);
-            let mut node = Node::on(&world, "server", small(), memory, |memory| {
+            let memory = Memory::on_demand(&config, payload_len).expect("a few megabytes").owned_by(own);
+            let mut node = Node::on(&world, "server", config, memory, |memory| {
                 let mut program = Program::new(memory.pools.payload.clone());
                 program.home = home;
                 (program,)

@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod call_back;
 mod data;
 mod duplicates;
 mod greedy;

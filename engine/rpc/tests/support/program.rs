@@ -1,10 +1,12 @@
 //! The RPC program that the tests call: one procedure for each way in which a handler can behave.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_memory::{Pool, Shared};
 use stag_rpc::{
-    Call, ConnectionId, Deferred, Home, Outcome, Placed, Placement, Procedure, Repeat, Reply, Service, Token,
+    Call, CallBack, CallBackError, ConnectionId, Deferred, Home, Outcome, Placed, Placement, Procedure,
+    Repeat, Reply, Service, Token,
 };
 use stag_wire::xdr::{Item, Overflow, Reader, Writer};
 
@@ -147,6 +149,12 @@ pub(crate) struct Program {
     pub(crate) home: fn(&Call<'_>) -> Home,
     /// The connection that the last Call came in on.
     pub(crate) called_on: Option<ConnectionId>,
+    /// Calls to make to clients.
+    pub(crate) to_call: VecDeque<CallBack>,
+    /// Those that are over.
+    pub(crate) called_back: Vec<(u64, Result<Vec<u8>, CallBackError>)>,
+    /// Connections of clients that ended.
+    pub(crate) ended: Vec<ConnectionId>,
     /// What [`PIECES`] gives.
     stored: Option<Shared>,
     /// Pieces that each Reply of [`PIECES`] was given.
@@ -167,9 +175,27 @@ impl Program {
             is_armed: false,
             home: |_| Home::Here,
             called_on: None,
+            to_call: VecDeque::new(),
+            called_back: Vec::new(),
+            ended: Vec::new(),
             stored: None,
             most_pieces: Vec::new(),
         }
+    }
+
+    /// Calls procedure `procedure` of this program at the client of `connection`.
+    pub(crate) fn call_back(&mut self, id: u64, connection: ConnectionId, procedure: u32, arguments: &[u8]) {
+        self.to_call.push_back(CallBack {
+            id,
+            connection,
+            program: PROGRAM,
+            version: VERSION,
+            procedure,
+            user: None,
+            arguments: arguments.to_vec(),
+            results_len_max: 800,
+            timeout: Duration::from_secs(5),
+        });
     }
 
     /// Calls that wait for their time.
@@ -452,6 +478,18 @@ impl Service for Program {
         let kept = self.kept.swap_remove(at);
         self.finishing = Some(kept.answer);
         Some(kept.token)
+    }
+
+    fn next_call_back(&mut self) -> Option<CallBack> {
+        self.to_call.pop_front()
+    }
+
+    fn called_back(&mut self, id: u64, end: Result<&[u8], CallBackError>) {
+        self.called_back.push((id, end.map(<[u8]>::to_vec)));
+    }
+
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        self.ended.push(connection);
     }
 
     fn finish(&mut self, _token: Token, reply: &mut Reply<'_>) {

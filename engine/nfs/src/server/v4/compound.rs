@@ -17,7 +17,7 @@ use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
 use super::{At, Cursor, Resume, Server, Step, Stop};
-use super::{attributes, changes, files, handles, listing, locks, names, opens, pseudo, session};
+use super::{attributes, back, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
 /// What becomes of a Call.
 pub(super) enum Ended {
@@ -195,10 +195,11 @@ pub(super) fn call<S: Store + ?Sized>(
         results.finish();
         return Ended::Answered(results);
     }
-    let (token, caller) = (call.token(), CallContext::of(call));
+    let (token, connection, caller) = (call.token(), call.connection(), CallContext::of(call));
     let mut cursor = Cursor {
         minor: minor_version,
         caller,
+        connection: Some(connection),
         current: None,
         saved: None,
         current_state: None,
@@ -240,6 +241,7 @@ pub(super) fn go_on<S: Store + ?Sized>(
     let mut cursor = Cursor {
         minor,
         caller: asker.context(),
+        connection: None,
         current,
         saved,
         current_state,
@@ -502,8 +504,8 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Setattr => run!(changes::setattr),
         Operation4::Verify => run!(attributes::verify),
         Operation4::Write => run!(files::write),
-        Operation4::BackchannelCtl => run!(session::backchannel_ctl),
-        Operation4::BindConnToSession => run!(session::bind_conn_to_session),
+        Operation4::BackchannelCtl => run!(back::backchannel_ctl),
+        Operation4::BindConnToSession => run!(back::bind_conn_to_session),
         Operation4::ExchangeId => run!(session::exchange_id),
         Operation4::CreateSession => run!(session::create_session),
         Operation4::DestroySession => run!(session::destroy_session),

@@ -4,6 +4,8 @@
 //! Call ─▶ compound: one operation at a time ─▶ session · pseudo · attributes · names · files · locks ─▶ results ─▶ Reply
 //!            │ a step waits, or a change is over later                                              └▶ slot, if the client asks to keep it
 //!            └▶ Suspended: arguments from that operation on, results so far ─▶ run again
+//!
+//! Call to a client ◀─ back ◀─ a connection is bound to a session's back channel
 //! ```
 //!
 //! An operation is a function of [`Server`], what it works on, and [`Cursor`], where its COMPOUND stands. It appends its
@@ -11,6 +13,7 @@
 
 mod attribute_sets;
 mod attributes;
+mod back;
 mod changes;
 mod compound;
 mod fattr;
@@ -33,7 +36,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use stag_memory::Shared;
-use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Repeat, Reply, Service, Token};
+use stag_rpc::{
+    Call, CallBack, CallBackError, ConnectionId, Home, Outcome, Procedure as Bound, Repeat, Reply, Service,
+    Token,
+};
+use stag_runtime::ReactorId;
 use stag_state::client::{ClientConfig, ClientId, ClientTable};
 use stag_state::session::Session;
 use stag_state::slot::SlotClaim;
@@ -45,6 +52,7 @@ use stag_wire::xdr::{Overflow, Reader, XdrError};
 use super::nfs::PIECES_MAX;
 use super::waiting::WaitsFor;
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, TimeOfDay};
+use back::BackCalls;
 use compound::{Ended, OperationData};
 use pseudo::{NodeIndex, PseudoTree};
 use results::Results;
@@ -68,6 +76,9 @@ pub struct Config4 {
     /// Octets of arguments and results that COMPOUNDs keep which wait for a store, at one reactor: beyond them clients are told to
     /// try again.
     pub suspended_max: usize,
+    /// [`EngineConfig::reverse_credits`](stag_rpc::EngineConfig::reverse_credits) of the engines: without any, clients are called
+    /// back over TCP only.
+    pub reverse_credits: u32,
 }
 
 impl Config4 {
@@ -80,6 +91,7 @@ impl Config4 {
             identity: epoch.to_be_bytes().to_vec(),
             clients: ClientConfig::default(),
             suspended_max: 16 << 20,
+            reverse_credits: 0,
         }
     }
 }
@@ -105,6 +117,7 @@ const SPARE_MAX: usize = 64;
 struct State4 {
     config: Config4,
     sessions: Sessions,
+    back: BackCalls,
     pseudo: PseudoTree,
     /// Locks and shares of all versions, and whether they may be reclaimed.
     locking: SharedLocking,
@@ -135,6 +148,8 @@ enum At {
 struct Cursor<'c> {
     minor: u32,
     caller: CallContext<'c>,
+    /// The connection of its Call, as long as that is there.
+    connection: Option<ConnectionId>,
     current: Option<At>,
     saved: Option<At>,
     /// The current state id (8881-16.2.3.1.2), and the one that goes with the saved handle.
@@ -296,7 +311,9 @@ impl<S: Store + ?Sized> Nfs4<S> {
     ) -> Nfs4<S> {
         let pseudo = PseudoTree::new(&exports.borrow());
         let sessions = Sessions::new(&config, sessions);
-        let state = State4 { config, sessions, pseudo, locking, suspended: 0 };
+        let own = ReactorId::new(locking.borrow().opens().home().into()).unwrap_or(ReactorId::FIRST);
+        let back = BackCalls::new(own, config.reverse_credits);
+        let state = State4 { config, sessions, back, pseudo, locking, suspended: 0 };
         let pieces = Vec::with_capacity(PIECES_MAX);
         Nfs4 { exports, time, state, pieces, spare: Vec::new(), answered: VecDeque::new() }
     }
@@ -400,6 +417,19 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
         {
             Self::recycle(&mut self.spare, results);
         }
+    }
+
+    #[inline]
+    fn next_call_back(&mut self) -> Option<CallBack> {
+        self.state.back.next_call()
+    }
+
+    fn called_back(&mut self, id: u64, end: Result<&[u8], CallBackError>) {
+        self.state.called_back(id, end);
+    }
+
+    fn connection_ended(&mut self, connection: ConnectionId) {
+        self.state.connection_ended(connection);
     }
 
     fn descriptors(&self, _: &mut Vec<RawFd>) {

@@ -1,21 +1,21 @@
 //! Clients and sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE, and what belongs to them.
 //!
-//! One reactor, the registrar, has the clients. Sessions are found by any reactor.
+//! One reactor, the registrar, has the clients. Sessions are found by any reactor. `back.rs` has their back channels.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use stag_state::back::BackConnection;
 use stag_state::client::{ClientId, ClientTable, ExchangeRequest, Principal, SessionGrant, SessionRequest};
 use stag_state::session::{ChannelLimits, Session, SessionBusy, SessionKey};
 use stag_state::slot::{Sequenced, SlotRequest};
 use stag_vfs::Store;
 use stag_wire::nfs4::client_id::{SecinfoOk, SecinfoStyle, SecurityFlavor};
 use stag_wire::nfs4::session::{
-    BackchannelCtlArguments, BindConnArguments, BindConnOk, ChannelAttributes, CreateSessionArguments,
-    CreateSessionOk, DirectionFromClient, DirectionFromServer, ExchangeIdArguments, ExchangeIdOk,
-    SequenceArguments, SequenceOk, ServerOwner, StateProtected, StateProtection, exchange_flag,
+    ChannelAttributes, CreateSessionArguments, CreateSessionOk, ExchangeIdArguments, ExchangeIdOk,
+    SequenceArguments, SequenceOk, ServerOwner, StateProtected, StateProtection, exchange_flag, session_flag,
 };
 use stag_wire::nfs4::value::FixedOpaque;
 use stag_wire::nfs4::{Opaque, SessionId, Status4};
@@ -24,7 +24,7 @@ use stag_wire::rpc::flavor;
 use super::super::CallContext;
 use super::results::REPLY_HEADER_LEN;
 use super::status::{destroy_status, exchange_status, sequence_status, session_status};
-use super::{At, Config4, Cursor, Server, State4, Step};
+use super::{At, Config4, Cursor, Server, State4, Step, back};
 use crate::server::locking::site_of;
 
 /// The sessions of all reactors of a server.
@@ -33,15 +33,23 @@ pub struct SharedSessions(Arc<SessionRegistry>);
 
 #[derive(Debug, Default)]
 struct SessionRegistry {
-    sessions: Mutex<HashMap<SessionKey, Arc<Session>>>,
+    maps: Mutex<SessionMaps>,
     /// Grows when sessions end: each reactor lets go of them then.
     endings: AtomicU64,
 }
 
+/// The sessions that all reactors find.
+#[derive(Debug, Default)]
+pub(super) struct SessionMaps {
+    pub(super) sessions: HashMap<SessionKey, Arc<Session>>,
+    /// Those that may have a connection bound to their back channels.
+    pub(super) bound: HashMap<BackConnection, Vec<SessionKey>>,
+}
+
 impl SharedSessions {
-    fn with<R>(&self, look: impl FnOnce(&mut HashMap<SessionKey, Arc<Session>>) -> R) -> R {
+    pub(super) fn with<R>(&self, look: impl FnOnce(&mut SessionMaps) -> R) -> R {
         // A panic of another holder leaves a whole map behind.
-        look(&mut self.0.sessions.lock().unwrap_or_else(PoisonError::into_inner))
+        look(&mut self.0.maps.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn endings(&self) -> u64 {
@@ -58,7 +66,7 @@ impl SharedSessions {
 pub(super) struct Sessions {
     /// Empty everywhere but at the registrar.
     pub(super) clients: ClientTable,
-    shared: SharedSessions,
+    pub(super) shared: SharedSessions,
     /// The session of the last request.
     last: Option<Arc<Session>>,
     /// Those that were used here.
@@ -107,12 +115,12 @@ impl Sessions {
     fn let_go(&mut self) {
         self.endings = self.shared.endings();
         let known = &mut self.known;
-        self.shared.with(|sessions| known.retain(|key, _| sessions.contains_key(key)));
+        self.shared.with(|shared| known.retain(|key, _| shared.sessions.contains_key(key)));
         self.last = self.last.take().filter(|session| self.known.contains_key(&session.key()));
     }
 
     /// Finds a session.
-    fn find(&mut self, key: SessionKey) -> Option<&Arc<Session>> {
+    pub(super) fn find(&mut self, key: SessionKey) -> Option<&Arc<Session>> {
         if self.last.as_ref().is_none_or(|session| session.key() != key) {
             self.last = Some(self.find_else(key)?);
         }
@@ -124,7 +132,7 @@ impl Sessions {
         if let Some(known) = self.known.get(&key) {
             return Some(Arc::clone(known));
         }
-        let found = self.shared.with(|sessions| sessions.get(&key).cloned())?;
+        let found = self.shared.with(|shared| shared.sessions.get(&key).cloned())?;
         self.known.insert(key, Arc::clone(&found));
         Some(found)
     }
@@ -138,7 +146,7 @@ impl Sessions {
     /// Tells all reactors of the sessions that there are, after one was made or ended.
     pub(super) fn publish(&mut self, made: Option<SessionKey>) {
         let clients = &self.clients;
-        let have_ended = self.shared.with(|sessions| {
+        let have_ended = self.shared.with(|SessionMaps { sessions, .. }| {
             if let Some(key) = made
                 && let Some(session) = clients.session(key)
             {
@@ -257,22 +265,33 @@ pub(super) fn create_session<S: Store + ?Sized>(
         return Err(Status4::Inval.into());
     }
     cursor.reserve(CREATE_SESSION_LEN)?;
+    let callback =
+        back::callback_parameters(arguments.callback_program, &arguments.callback_securities, cursor.minor)?;
+    let wants = arguments.flags & session_flag::CONN_BACK_CHANNEL != 0;
+    let asked = (wants, arguments.back.request_max);
+    let back_connection = back::to_bind(&server.state.back, cursor, callback.as_ref(), asked);
     let request = SessionRequest {
         client: ClientId(arguments.clientid),
         sequence_id: arguments.sequence_id,
         principal: principal(&cursor.caller),
         fore: limits(&arguments.fore),
         back: limits(&arguments.back),
+        callback: callback.as_ref(),
+        back_connection,
     };
     let granted = server.state.sessions.clients.create_session(&request, server.now);
     server.state.free_ended();
-    let SessionGrant { key, sequence_id, fore, back } = granted.map_err(session_status)?;
+    let SessionGrant { key, sequence_id, fore, back, has_back_connection } =
+        granted.map_err(session_status)?;
     server.state.sessions.publish(Some(key));
+    if let Some(connection) = back_connection {
+        server.state.prove_back_channel(key, connection);
+    }
     cursor.results.value(&CreateSessionOk {
         session: FixedOpaque(key.0),
         sequence_id,
-        // No reply survives a restart, there is no channel for callbacks, and no connection becomes another one.
-        flags: 0,
+        // No reply survives a restart, and no connection becomes another one.
+        flags: if has_back_connection { session_flag::CONN_BACK_CHANNEL } else { 0 },
         fore: attributes(&fore),
         back: attributes(&back),
     })?;
@@ -354,7 +373,7 @@ pub(super) fn sequence<S: Store + ?Sized>(
         slot: arguments.slot,
         highest_slot: slots.highest(),
         target_highest_slot: slots.target(),
-        status_flags: 0,
+        status_flags: back::status_flags(&session),
     })?;
     cursor.session = Some(session);
     Ok(if cursor.claim.is_some() { Begun::Runs } else { Begun::Forgotten })
@@ -413,31 +432,6 @@ pub(super) fn reclaim_complete<S: Store + ?Sized>(
     }
     let owner = cursor.session()?.owner();
     server.state.locking.borrow_mut().reclaim_complete(owner, server.now);
-    Ok(())
-}
-
-pub(super) fn bind_conn_to_session<S: Store + ?Sized>(
-    server: &mut Server<'_, S>,
-    cursor: &mut Cursor<'_>,
-    arguments: &BindConnArguments,
-) -> Step {
-    server.state.sessions.find(SessionKey(arguments.session.0)).ok_or(Status4::BadSession)?;
-    let direction = match arguments.direction {
-        DirectionFromClient::Fore | DirectionFromClient::ForeOrBoth => DirectionFromServer::Fore,
-        // There is no channel for callbacks, and no other one may be answered (8881-18.34.3).
-        DirectionFromClient::Back | DirectionFromClient::BackOrBoth => return Err(Status4::Inval.into()),
-    };
-    cursor.results.value(&BindConnOk { session: arguments.session, direction, use_rdma: false })?;
-    Ok(())
-}
-
-/// BACKCHANNEL_CTL: no session has a channel for callbacks, so there is nothing to change (8881-18.33.3).
-pub(super) fn backchannel_ctl<S: Store + ?Sized>(
-    _: &mut Server<'_, S>,
-    cursor: &mut Cursor<'_>,
-    _: &BackchannelCtlArguments<'_>,
-) -> Step {
-    cursor.client()?;
     Ok(())
 }
 

@@ -12,17 +12,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_wire::record::{MARK_LEN, Mark, Splitter, Step};
-use stag_wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
-use stag_wire::xdr::{Reader, Writer};
+use stag_wire::rpc::{Accepted, ReplyBody};
+use stag_wire::xdr::Writer;
 
 use super::{StreamCall, StreamCallError, StreamLimits};
-
-/// A Call that has no Reply yet.
-#[derive(Debug)]
-struct Waiting {
-    xid: u32,
-    deadline: Duration,
-}
+use crate::stream::outstanding::{NoReply, OutstandingCalls};
 
 /// How a Call ended.
 type End = Result<Vec<u8>, StreamCallError>;
@@ -32,14 +26,13 @@ type End = Result<Vec<u8>, StreamCallError>;
 #[derive(Debug)]
 pub(super) struct Exchange {
     limits: StreamLimits,
-    xid: u32,
     /// Octets to send, of which `sent` are gone.
     output: Vec<u8>,
     sent: usize,
     splitter: Splitter,
     /// The record that is arriving.
     record: Vec<u8>,
-    waiting: Vec<Waiting>,
+    waiting: OutstandingCalls<()>,
     ended: VecDeque<(u32, End)>,
     failed: Option<StreamCallError>,
 }
@@ -50,12 +43,11 @@ impl Exchange {
     pub(super) fn new(limits: StreamLimits, seed: u32) -> Exchange {
         Exchange {
             limits,
-            xid: seed,
             output: Vec::new(),
             sent: 0,
             splitter: Splitter::new(limits.reply_len_max),
             record: Vec::new(),
-            waiting: Vec::new(),
+            waiting: OutstandingCalls::new(seed),
             ended: VecDeque::new(),
             failed: None,
         }
@@ -73,25 +65,20 @@ impl Exchange {
         if self.waiting.len() + self.ended.len() >= self.limits.calls_max {
             return Err(StreamCallError::TooMany);
         }
-        let xid = self.xid.wrapping_add(1);
-        let StreamCall { program, version, procedure, credential, arguments } = *call;
-        let header = CallHeader { xid, program, version, procedure, credential, verifier: OpaqueAuth::NONE };
         // What was sent is not kept for longer.
         self.output.drain(..self.sent);
         self.sent = 0;
         let start = self.output.len();
         self.output.resize(start + MARK_LEN + self.limits.call_len_max as usize, 0);
         let mut writer = Writer::new(&mut self.output[start + MARK_LEN..]);
-        let written = header.emit(&mut writer).and_then(|()| writer.value(arguments));
+        let begun = self.waiting.begin(&mut writer, call, ((), deadline));
         let len = writer.position();
-        if written.is_err() {
+        let Ok(xid) = begun else {
             self.output.truncate(start);
             return Err(StreamCallError::TooLong);
-        }
+        };
         self.output[start..start + MARK_LEN].copy_from_slice(&Mark::whole(len as u32).to_bytes());
         self.output.truncate(start + MARK_LEN + len);
-        self.xid = xid;
-        self.waiting.push(Waiting { xid, deadline });
         Ok(xid)
     }
 
@@ -125,12 +112,10 @@ impl Exchange {
 
     /// Ends the Call that a Reply answers.
     fn take_reply(&mut self, record: &[u8]) -> Result<(), StreamCallError> {
-        let mut reader = Reader::new(record);
-        let header = ReplyHeader::parse(&mut reader).map_err(|_| StreamCallError::BadReply)?;
-        let place = self.waiting.iter().position(|call| call.xid == header.xid);
-        let call = self.waiting.swap_remove(place.ok_or(StreamCallError::BadReply)?);
-        let end = match header.body {
-            ReplyBody::Accepted { outcome: Accepted::Success, .. } => Ok(reader.rest().to_vec()),
+        let reply = self.waiting.take_reply(record);
+        let (call, body, results) = reply.map_err(|NoReply| StreamCallError::BadReply)?;
+        let end = match body {
+            ReplyBody::Accepted { outcome: Accepted::Success, .. } => Ok(results.to_vec()),
             ReplyBody::Accepted { outcome, .. } => Err(StreamCallError::NotExecuted(outcome)),
             ReplyBody::Denied(denied) => Err(StreamCallError::Denied(denied)),
         };
@@ -144,7 +129,7 @@ impl Exchange {
         self.output.clear();
         self.sent = 0;
         self.record = Vec::new();
-        self.ended.extend(self.waiting.drain(..).map(|call| (call.xid, Err(error))));
+        self.ended.extend(self.waiting.drain().map(|call| (call.xid, Err(error))));
     }
 
     /// The stream fails if a Call has waited for too long.
@@ -156,7 +141,7 @@ impl Exchange {
 
     /// When the first Call has waited for too long.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.waiting.iter().map(|call| call.deadline).min()
+        self.waiting.next_deadline()
     }
 
     /// Takes the end of the next Call that ended.

@@ -18,6 +18,7 @@ use crate::service::steps::{Arrival, Arrived, Exit, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Pass};
 use crate::stream::outbox::PADDING_MAX;
+use crate::stream::outstanding::is_reply;
 
 /// A Call in a record.
 pub(super) struct Record<'a> {
@@ -131,13 +132,17 @@ impl Arrival<EngineState> for Record<'_> {
 }
 
 impl Connection {
-    /// Runs a Call and puts its Reply into the outbox.
+    /// Runs a Call and puts its Reply into the outbox; or takes the Reply to a Call of ours.
     pub(super) fn run<P, S: Services>(
         &mut self,
         pass: &mut Pass<'_, Core<P>, S>,
         stream: &[u8],
         item: Option<(&mut Placed, &[Reduced])>,
     ) -> Result<(), Ending> {
+        if self.calls_back.is_some() && is_reply(stream) {
+            self.take_reply(&mut pass.core.state, stream);
+            return Ok(());
+        }
         self.calls += 1;
         pass.core.statistics.calls_received += 1;
         let (items, reduced): (&mut [Placed], &[Reduced]) = match item {

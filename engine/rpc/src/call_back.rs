@@ -1,0 +1,349 @@
+//! Calls that services make to their clients ([`Service::next_call_back`](crate::Service::next_call_back)), on the connections
+//! that these clients opened.
+//!
+//! ```text
+//! next_call_back ─▶ Waiting ─ a credit, or room ─▶ UnderWay ─ Reply, deadline, end of the connection ─▶ called_back
+//!                    │  └─ refused, deadline, end of the connection ──────────────────────────────────▶ called_back
+//!                    └─ the connection is another reactor's: carried there ─▶ the same there, carried back ─▶ called_back
+//! ```
+//!
+//! This module has no way of its own for a Call. On an RDMA connection it is a reverse Call ([`crate::both_ways`]), on a byte
+//! stream a record between the Replies (`stream/connection/calling.rs`), and for another reactor's connection a pair of records
+//! in the lanes, counted as a carried Call and its Reply ([`crate::carried`]).
+//!
+//! Of each connection at most [`CALLS_BACK_MAX`] are not over. Each is over at its deadline at the latest, whatever its client does.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use stag_fabric::Provider;
+use stag_runtime::ReactorId;
+use stag_wire::rpc::{CALL_HEADER_LEN_MIN, OpaqueAuth, flavor};
+use stag_wire::xdr::padded;
+
+use crate::ConnectionId;
+use crate::carried::{is_carried, name_elsewhere, seat};
+use crate::client::slot::CallKind;
+use crate::client::{CallError, CallRefused, Credentials, ReplyMode, Request};
+use crate::engine::Engine;
+use crate::service::Services;
+use crate::stream::{is_datagram, is_stream};
+
+/// Calls to the client of one connection that may be under way, or wait for that, at once.
+pub const CALLS_BACK_MAX: usize = 16;
+
+/// Calls that one pass takes from services at most.
+const CALL_BACK_BURST: usize = 64;
+
+/// A Call that a service makes to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallBack {
+    /// Comes back in [`Service::called_back`](crate::Service::called_back).
+    pub id: u64,
+    /// The connection that the client opened: as [`Call::connection`](crate::Call::connection) named it at this reactor, or as
+    /// [`name_in_group`] does.
+    pub connection: ConnectionId,
+    /// Program number.
+    pub program: u32,
+    /// Version of the program.
+    pub version: u32,
+    /// Procedure of the version.
+    pub procedure: u32,
+    /// The body of an AUTH_SYS credential, of at most 400 octets; `None`: AUTH_NONE.
+    pub user: Option<Box<[u8]>>,
+    /// The encoded arguments. The whole Call has to fit inline (8167-5.3-c), and over TCP a page.
+    pub arguments: Vec<u8>,
+    /// Octets of results at most. Over RDMA they have to fit inline.
+    pub results_len_max: u32,
+    /// Time after which the Call is over without a Reply, from the pass on in which the engine takes it. A connection over TCP is
+    /// looked at once a second.
+    pub timeout: Duration,
+}
+
+impl CallBack {
+    /// Octets of its RPC message.
+    pub(crate) fn message_len(&self) -> usize {
+        let user = self.user.as_ref().map_or(0, |body| padded(body.len() as u32) as usize);
+        CALL_HEADER_LEN_MIN + user + self.arguments.len()
+    }
+
+    /// Its credential.
+    pub(crate) fn credential(&self) -> OpaqueAuth<'_> {
+        match &self.user {
+            Some(body) => OpaqueAuth { flavor: flavor::AUTH_SYS, body },
+            None => OpaqueAuth::NONE,
+        }
+    }
+
+    /// The request that it is, named `key`.
+    fn request(&self, key: u64, timeout: Duration) -> Request<'_> {
+        Request {
+            program: self.program,
+            version: self.version,
+            procedure: self.procedure,
+            credentials: self.user.as_deref().map_or(Credentials::None, Credentials::Sys),
+            user: key,
+            timeout,
+            results_len_max: self.results_len_max,
+            reply_mode: ReplyMode::Chunk,
+            retransmit: false,
+        }
+    }
+}
+
+/// Why a Call to a client brought no results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallBackError {
+    /// It was not made, and nothing was sent.
+    #[error(transparent)]
+    Refused(#[from] CallRefused),
+    /// It was made.
+    #[error(transparent)]
+    Failed(#[from] CallError),
+}
+
+/// How a Call to a client ended: its encoded results, or why there are none.
+pub(crate) type CallBackEnd = Result<Vec<u8>, CallBackError>;
+
+/// Returns the name of a connection that is the same at each reactor of a group. `own` is the reactor that calls it
+/// `connection`; of an engine that is alone it is [`ReactorId`] 0.
+///
+/// [`Service::connection_ended`](crate::Service::connection_ended) tells this name.
+#[must_use]
+pub fn name_in_group(own: ReactorId, connection: ConnectionId) -> ConnectionId {
+    // What came by UDP has no connection, and so no other name.
+    if is_carried(connection) || is_datagram(connection) {
+        connection
+    } else {
+        name_elsewhere(own, connection)
+    }
+}
+
+/// Whether clients can be called over a connection: over TCP always, over RDMA if the engines of the group have
+/// `reverse_credits`. Over a connection that speaks version 2 of RPC-over-RDMA such Calls are still refused.
+#[must_use]
+pub fn carries_calls_back(connection: ConnectionId, reverse_credits: u32) -> bool {
+    let connection = seat(connection).map_or(connection, |(_, there)| there);
+    if is_stream(connection) { !is_datagram(connection) } else { reverse_credits > 0 }
+}
+
+/// Who is told how a Call to a client ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallBackOwner {
+    /// A service here: its place in the registry, and its name for the Call.
+    Service { service: usize, id: u64 },
+    /// The reactor that carried it here, and its key there.
+    Reactor { from: ReactorId, key: u64 },
+}
+
+/// One that waits for a credit, for memory, or for room.
+#[derive(Debug)]
+struct WaitingCall {
+    key: u64,
+    call: CallBack,
+    deadline: Duration,
+}
+
+/// All Calls to clients that are not over, of one engine.
+#[derive(Debug, Default)]
+pub(crate) struct CallsBack {
+    /// By key: who is told, and the connection as it was named.
+    owners: HashMap<u64, (CallBackOwner, ConnectionId)>,
+    /// How many of them each connection has.
+    counts: HashMap<ConnectionId, usize>,
+    last_key: u64,
+    /// In the order in which they came.
+    waiting: VecDeque<WaitingCall>,
+    /// Those that are over, and whose owner was not told.
+    ended: VecDeque<(u64, CallBackEnd)>,
+    /// Connections that ended, and of which services were not told.
+    gone: Vec<ConnectionId>,
+}
+
+impl CallsBack {
+    /// Takes one on, or ends it at once.
+    fn accept(&mut self, owner: CallBackOwner, call: CallBack, now: Duration) {
+        let key = self.last_key.wrapping_add(1);
+        self.last_key = key;
+        let count = self.counts.entry(call.connection).or_default();
+        *count += 1;
+        let is_beyond = *count > CALLS_BACK_MAX;
+        self.owners.insert(key, (owner, call.connection));
+        if is_beyond {
+            return self.end(key, Err(CallRefused::TooManyCallsBack.into()));
+        }
+        let deadline = now.saturating_add(call.timeout);
+        self.waiting.push_back(WaitingCall { key, call, deadline });
+    }
+
+    /// Another reactor carried one here.
+    pub(crate) fn accept_carried(&mut self, from: ReactorId, key: u64, call: CallBack, now: Duration) {
+        self.accept(CallBackOwner::Reactor { from, key }, call, now);
+    }
+
+    /// One is over.
+    #[cold]
+    pub(crate) fn end(&mut self, key: u64, end: CallBackEnd) {
+        self.ended.push_back((key, end));
+    }
+
+    /// A connection that was accepted ended.
+    pub(crate) fn note_gone(&mut self, connection: ConnectionId) {
+        self.gone.push(connection);
+    }
+
+    /// Takes one out that is over.
+    fn take_ended(&mut self) -> Option<(CallBackOwner, CallBackEnd)> {
+        let (key, end) = self.ended.pop_front()?;
+        let owner = self.owners.remove(&key);
+        debug_assert!(owner.is_some(), "a Call to a client is over once");
+        let (owner, connection) = owner?;
+        if let Some(count) = self.counts.get_mut(&connection) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&connection);
+            }
+        }
+        Some((owner, end))
+    }
+
+    /// Whether a pass has something to do.
+    #[inline(always)]
+    pub(crate) fn is_due(&self) -> bool {
+        !self.waiting.is_empty() || self.has_news()
+    }
+
+    /// Whether services are still to be told something.
+    #[inline(always)]
+    pub(crate) fn has_news(&self) -> bool {
+        !self.ended.is_empty() || !self.gone.is_empty()
+    }
+
+    /// When the first that waits has waited for too long.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        self.waiting.iter().map(|waiting| waiting.deadline).min()
+    }
+}
+
+/// What became of one that is to be made.
+enum Made {
+    /// It is under way.
+    UnderWay,
+    /// It cannot be made now.
+    Waits(CallRefused),
+    /// It cannot be made.
+    Refused(CallRefused),
+}
+
+impl Made {
+    fn of(made: Result<(), CallRefused>) -> Made {
+        match made {
+            Ok(()) => Made::UnderWay,
+            Err(refused @ (CallRefused::NoCredit | CallRefused::NoMemory | CallRefused::FabricBusy)) => {
+                Made::Waits(refused)
+            }
+            Err(refused) => Made::Refused(refused),
+        }
+    }
+}
+
+impl<P: Provider, S: Services> Engine<P, S> {
+    /// Makes the Calls to clients that services have, and tells services of those that are over. Returns how much there was.
+    #[inline(always)]
+    pub(crate) fn call_clients_back(&mut self) -> usize {
+        let mut count = 0;
+        while count < CALL_BACK_BURST
+            && let Some((service, call)) = self.services.next_call_back()
+        {
+            count += 1;
+            self.take_call_back(service, call);
+        }
+        if self.core.calls_back.is_due() {
+            count += self.advance_calls_back();
+        }
+        count
+    }
+
+    // Not inline, as the next: they would be part of every pass.
+    #[inline(never)]
+    fn take_call_back(&mut self, service: usize, call: CallBack) {
+        let now = self.core.now;
+        let owner = CallBackOwner::Service { service, id: call.id };
+        self.core.calls_back.accept(owner, call, now);
+    }
+
+    #[inline(never)]
+    fn advance_calls_back(&mut self) -> usize {
+        let mut count = 0;
+        for connection in std::mem::take(&mut self.core.calls_back.gone) {
+            count += 1;
+            let connection = name_in_group(self.own_reactor(), connection);
+            self.services.connection_ended(connection);
+        }
+        for _ in 0..self.core.calls_back.waiting.len() {
+            let Some(waiting) = self.core.calls_back.waiting.pop_front() else { break };
+            match self.make_call_back(&waiting) {
+                Made::Waits(_) if self.core.now < waiting.deadline => {
+                    self.core.calls_back.waiting.push_back(waiting);
+                    continue;
+                }
+                Made::UnderWay => {}
+                Made::Waits(refused) | Made::Refused(refused) => {
+                    self.core.calls_back.end(waiting.key, Err(refused.into()));
+                }
+            }
+            count += 1;
+        }
+        while let Some((owner, end)) = self.core.calls_back.take_ended() {
+            count += 1;
+            match owner {
+                CallBackOwner::Service { service, id } => {
+                    self.services.called_back(service, id, end.as_deref().map_err(|error| *error));
+                }
+                CallBackOwner::Reactor { from, key } => {
+                    if let Some(carrier) = &mut self.core.carrier {
+                        carrier.send_called_back(from, key, end);
+                    }
+                }
+            }
+        }
+        count
+    }
+
+    /// The reactor of this engine.
+    fn own_reactor(&self) -> ReactorId {
+        self.core.carrier.as_ref().map_or(ReactorId::FIRST, |carrier| carrier.own)
+    }
+
+    /// Makes one that waits, on its connection, or carries it to where that is.
+    fn make_call_back(&mut self, waiting: &WaitingCall) -> Made {
+        let WaitingCall { key, call, deadline } = waiting;
+        let timeout = deadline.saturating_sub(self.core.now);
+        let mut connection = call.connection;
+        if let Some((reactor, there)) = seat(connection) {
+            if reactor != self.own_reactor() {
+                let Some(carrier) = self.core.carrier.as_mut().filter(|carrier| carrier.knows(reactor))
+                else {
+                    return Made::Refused(CallRefused::NotConnected);
+                };
+                carrier.send_call_back(
+                    reactor,
+                    *key,
+                    CallBack { connection: there, timeout, ..call.clone() },
+                );
+                return Made::UnderWay;
+            }
+            connection = there;
+        }
+        if !is_stream(connection) {
+            let request = call.request(*key, timeout);
+            let made = self.begin_reverse(connection, &request, CallKind::Service, |writer| {
+                writer.opaque_fixed(&call.arguments)
+            });
+            return Made::of(made.map(|_| ()));
+        }
+        let seed = self.next_seed();
+        let Some(streams) = &mut self.streams else { return Made::Refused(CallRefused::NotConnected) };
+        Made::of(streams.call_back(&mut self.core, connection, (*key, call), (*deadline, seed)))
+    }
+}
