@@ -135,7 +135,8 @@ capture_start() {
     tcpdump=$!
     until grep -q 'listening on' "$out/tcpdump.log" || ! kill -0 $tcpdump; do sleep 0.05; done
 }
-# The row `wire`: by `stag dump`, each CRC is good and neither end breaks a rule.
+# The row `wire`: by `stag dump`, each CRC is good and neither end breaks a rule. The row `back-channel`, of version 4: the client was
+# called back, and answered; with DELAY, if it is still busy with its new session.
 capture_end() {
     local began=$EPOCHREALTIME said
     [ -n "$tcpdump" ] || return 0
@@ -154,6 +155,15 @@ capture_end() {
         else
             echo "$said" >"${pcap%.pcap}.wire.log"
             row FAILED wire "$(since "$began")"
+        fi
+        if [[ $group == client:*@[4a]* ]] && ! grep -q ' 0 RDMA connections' <<<"$said"; then
+            began=$EPOCHREALTIME
+            if "$stag" dump "$pcap" 2>/dev/null | grep ' NFS-CB ' >"${pcap%.pcap}.back-channel.log" &&
+                grep -qE 'Reply NFS-CB v1 CB_COMPOUND NFS4(_OK|ERR_DELAY)' "${pcap%.pcap}.back-channel.log"; then
+                row ok back-channel "$(since "$began")"
+            else
+                row FAILED back-channel "$(since "$began")"
+            fi
         fi
     fi
     [ $failed -gt "$failed_before" ] || rm -f "$pcap"

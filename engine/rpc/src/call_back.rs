@@ -9,7 +9,7 @@
 //!
 //! This module has no way of its own for a Call. On an RDMA connection it is a reverse Call ([`crate::both_ways`]), on a byte
 //! stream a record between the Replies (`stream/connection/calling.rs`), and for another reactor's connection a pair of records
-//! in the lanes, counted as a carried Call and its Reply ([`crate::carried`]).
+//! in the lanes ([`crate::carried`]).
 //!
 //! Of each connection at most [`CALLS_BACK_MAX`] are not over. Each is over at its deadline at the latest, whatever its client does.
 
@@ -136,7 +136,7 @@ pub(crate) enum CallBackOwner {
     Reactor { from: ReactorId, key: u64 },
 }
 
-/// One that waits for a credit, for memory, or for room.
+/// A Call that waits for a credit, for memory, or for room.
 #[derive(Debug)]
 struct WaitingCall {
     key: u64,
@@ -144,7 +144,7 @@ struct WaitingCall {
     deadline: Duration,
 }
 
-/// All Calls to clients that are not over, of one engine.
+/// All Calls to clients of one engine that are not over.
 #[derive(Debug, Default)]
 pub(crate) struct CallsBack {
     /// By key: who is told, and the connection as it was named.
@@ -154,15 +154,18 @@ pub(crate) struct CallsBack {
     last_key: u64,
     /// In the order in which they came.
     waiting: VecDeque<WaitingCall>,
-    /// Those that are over, and whose owner was not told.
+    /// Calls that are over, whose owner was not told yet.
     ended: VecDeque<(u64, CallBackEnd)>,
     /// Connections that ended, and of which services were not told.
     gone: Vec<ConnectionId>,
+    /// One of these three has something: a pass of an engine without such Calls looks at nothing else.
+    is_due: bool,
 }
 
 impl CallsBack {
-    /// Takes one on, or ends it at once.
+    /// Takes a Call on, or ends it at once.
     fn accept(&mut self, owner: CallBackOwner, call: CallBack, now: Duration) {
+        self.is_due = true;
         let key = self.last_key.wrapping_add(1);
         self.last_key = key;
         let count = self.counts.entry(call.connection).or_default();
@@ -176,23 +179,25 @@ impl CallsBack {
         self.waiting.push_back(WaitingCall { key, call, deadline });
     }
 
-    /// Another reactor carried one here.
+    /// Takes on a Call that another reactor carried here.
     pub(crate) fn accept_carried(&mut self, from: ReactorId, key: u64, call: CallBack, now: Duration) {
         self.accept(CallBackOwner::Reactor { from, key }, call, now);
     }
 
-    /// One is over.
+    /// Ends a Call: its owner is told in the next pass at the latest.
     #[cold]
     pub(crate) fn end(&mut self, key: u64, end: CallBackEnd) {
         self.ended.push_back((key, end));
+        self.is_due = true;
     }
 
     /// A connection that was accepted ended.
     pub(crate) fn note_gone(&mut self, connection: ConnectionId) {
         self.gone.push(connection);
+        self.is_due = true;
     }
 
-    /// Takes one out that is over.
+    /// Takes out a Call that is over, with its owner.
     fn take_ended(&mut self) -> Option<(CallBackOwner, CallBackEnd)> {
         let (key, end) = self.ended.pop_front()?;
         let owner = self.owners.remove(&key);
@@ -209,12 +214,11 @@ impl CallsBack {
 
     /// Whether a pass has something to do.
     #[inline(always)]
-    pub(crate) fn is_due(&self) -> bool {
-        !self.waiting.is_empty() || self.has_news()
+    pub(crate) const fn is_due(&self) -> bool {
+        self.is_due
     }
 
     /// Whether services are still to be told something.
-    #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
         !self.ended.is_empty() || !self.gone.is_empty()
     }
@@ -225,7 +229,7 @@ impl CallsBack {
     }
 }
 
-/// What became of one that is to be made.
+/// Whether a Call could be made.
 enum Made {
     /// It is under way.
     UnderWay,
@@ -307,6 +311,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
         }
+        let calls = &mut self.core.calls_back;
+        calls.is_due = !calls.waiting.is_empty() || calls.has_news();
         count
     }
 
@@ -315,7 +321,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.carrier.as_ref().map_or(ReactorId::FIRST, |carrier| carrier.own)
     }
 
-    /// Makes one that waits, on its connection, or carries it to where that is.
+    /// Makes a Call on its connection, or carries it to the reactor that has it.
     fn make_call_back(&mut self, waiting: &WaitingCall) -> Made {
         let WaitingCall { key, call, deadline } = waiting;
         let timeout = deadline.saturating_sub(self.core.now);

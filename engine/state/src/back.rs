@@ -47,9 +47,9 @@ pub struct CallbackParameters {
 pub enum BackStage {
     /// The client never bound a connection.
     Absent,
-    /// CB_NULL is to be answered.
+    /// It waits for the answer to CB_NULL.
     Unproven,
-    /// CB_SEQUENCE is to be answered.
+    /// It waits for the answer to CB_SEQUENCE.
     Greeted,
     /// The client can be called.
     Proven,
@@ -65,9 +65,9 @@ pub(crate) const CHANGES: [Change<BackStage>; 11] = [
     (BackStage::Unproven, BackStage::Greeted, "CB_NULL is answered"),
     (BackStage::Greeted, BackStage::Proven, "CB_SEQUENCE is answered"),
     (BackStage::Greeted, BackStage::Faulty, "CB_SEQUENCE is refused for its session, slot or sequence id"),
-    (BackStage::Unproven, BackStage::Unproven, "another connection, or another program, is to be proven"),
-    (BackStage::Greeted, BackStage::Unproven, "another connection, or another program, is to be proven"),
-    (BackStage::Proven, BackStage::Unproven, "another connection, or another program, is to be proven"),
+    (BackStage::Unproven, BackStage::Unproven, "another connection, or another program, must be proven"),
+    (BackStage::Greeted, BackStage::Unproven, "another connection, or another program, must be proven"),
+    (BackStage::Proven, BackStage::Unproven, "another connection, or another program, must be proven"),
     (BackStage::Unproven, BackStage::Down, "no answer, or no connection is left"),
     (BackStage::Greeted, BackStage::Down, "no answer, or no connection is left"),
     (BackStage::Proven, BackStage::Down, "no connection is left"),
@@ -107,7 +107,8 @@ pub struct BackCall {
 pub enum BackAnswer {
     /// It is answered. Of CB_SEQUENCE, the client has used the sequence id.
     Answered,
-    /// CB_SEQUENCE is answered with NFS4ERR_DELAY: the client has not used the sequence id.
+    /// CB_SEQUENCE is answered with NFS4ERR_DELAY: the client has not used the sequence id. It can be called, and that is what
+    /// was asked: Linux answers so while it is still busy with its new session.
     Delayed,
     /// There is no answer, or none that makes sense.
     Unanswered,
@@ -120,7 +121,7 @@ pub enum BackAnswer {
 struct UnderWay {
     connection: BackConnection,
     probe: BackProbe,
-    /// It proves what is to be proven now: nothing was bound, lost or changed since.
+    /// Its answer counts: nothing was bound, lost or changed since.
     is_current: bool,
 }
 
@@ -180,7 +181,7 @@ impl BackChannel {
         self.stage = stage;
     }
 
-    /// What is to be proven is another now.
+    /// Begins the proof anew, as the connection or the program is another one.
     fn prove(&mut self) {
         if let Some(under_way) = &mut self.under_way {
             under_way.is_current = false;
@@ -281,7 +282,7 @@ impl BackPaths {
     #[must_use]
     pub fn are_down(&self) -> bool {
         let word = self.0.load(Ordering::Acquire);
-        word >= WANTED && word % WANTED == 0
+        word >= WANTED && word.is_multiple_of(WANTED)
     }
 
     /// One back channel went from one stage to another.

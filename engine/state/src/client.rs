@@ -196,7 +196,7 @@ pub struct SessionRequest<'a> {
     pub back: ChannelLimits,
     /// How the client may be called; `None`: in no way.
     pub callback: Option<&'a CallbackParameters>,
-    /// The connection that the request came on, if that is to be for callbacks and can be.
+    /// The connection that the request came on, if the client wants callbacks over it and they can go over it.
     pub back_connection: Option<BackConnection>,
 }
 

@@ -75,7 +75,7 @@ fn without_a_credential_nothing_is_bound() {
     assert_eq!(channel.next_call(), call(FIRST, BackProbe::Null));
 }
 
-/// 8881-2.10.6.2: a request without a reply is asked again, in the same slot with the same sequence id.
+/// 8881-20.9.3-a: a request without a reply is asked again, in the same slot with the same sequence id.
 #[test]
 fn a_sequence_id_without_an_answer_is_used_again() {
     let mut channel = channel();
@@ -119,7 +119,7 @@ fn the_loss_of_a_connection_leaves_the_others() {
     channel.connection_ended(BackConnection(3));
     channel.answered(BackAnswer::Unanswered);
     assert_eq!(channel.next_call(), call(FIRST, BackProbe::Null));
-    // One that does not answer is bound no more.
+    // A connection without an answer is not bound any more.
     channel.answered(BackAnswer::Unanswered);
     assert_eq!(
         (channel.stage(), channel.back_use(FIRST), channel.next_call()),
@@ -129,7 +129,7 @@ fn the_loss_of_a_connection_leaves_the_others() {
     assert_eq!(channel.next_call(), call(FIRST, BackProbe::Null));
 }
 
-/// 8881-18.34.3: of a connection that is bound already nothing changes.
+/// 8881-18.34.3-b: of a connection that is bound already nothing changes.
 #[test]
 fn binding_again_changes_nothing() {
     let mut channel = proven();
@@ -148,7 +148,7 @@ fn connections_are_bounded_and_the_oldest_gives_way() {
     assert_eq!(channel.back_use(BackConnection(6)), Some(BackUse::Back));
 }
 
-/// 8881-18.33.3: the program is replaced; it is proven anew, as it may be none.
+/// 8881-18.33.3-a: the program is replaced; it is proven anew, as it may be none.
 #[test]
 fn another_program_is_proven() {
     let mut channel = proven();
@@ -224,7 +224,7 @@ fn told(session: &Session) -> (bool, bool) {
     (session.lease().back_paths().are_down(), session.is_back_channel_broken())
 }
 
-/// 8881-18.46.3
+/// 8881-18.46.3-e
 #[test]
 fn requests_are_told_which_paths_are_down() {
     let mut table = ClientTable::new(ClientConfig::default(), 1);

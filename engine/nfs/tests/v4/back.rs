@@ -188,7 +188,7 @@ impl Client {
     }
 }
 
-/// 8881-18.36.3, 8881-20.9.3: the flag comes back, and the client is called with its minor version, as the user that it gives.
+/// 8881-18.36.3-b: the flag comes back, and the client is called with its minor version, as the user that it gives.
 #[test]
 fn a_back_channel_is_proven_over_the_connection_of_create_session() {
     for (minor, securities, uid) in [
@@ -204,7 +204,7 @@ fn a_back_channel_is_proven_over_the_connection_of_create_session() {
     }
 }
 
-/// 8881-18.36.3
+/// 8881-18.36.3-b
 #[test]
 fn a_session_that_asks_for_no_callbacks_has_none_and_is_told_nothing() {
     let mut client = Client::of(2, 0, NO_USER, BACK);
@@ -217,7 +217,7 @@ fn a_session_that_asks_for_no_callbacks_has_none_and_is_told_nothing() {
     assert_eq!(client.asked(), (1, 2, None));
 }
 
-/// 8881-18.36.3: there is no RPCSEC_GSS handle here; and what the client cannot take is not sent.
+/// 8881-18.36.3-c: there is no RPCSEC_GSS handle here; and what the client cannot take is not sent.
 #[test]
 fn what_callbacks_cannot_have_is_refused_or_not_used() {
     let mut client = Client::without_session(2);
@@ -237,7 +237,7 @@ fn what_callbacks_cannot_have_is_refused_or_not_used() {
     assert_eq!(client.asked(), (1, 2, None));
 }
 
-/// 8881-18.46.3
+/// 8881-18.46.3-e, 8881-20.9.3-a
 #[test]
 fn a_client_that_does_not_answer_is_told_that_its_path_is_down() {
     let mut client = Client::without_session(2);
@@ -269,7 +269,7 @@ fn a_client_that_does_not_answer_is_told_that_its_path_is_down() {
     client.until_told(0);
 }
 
-/// 8881-18.46.3: the session is of no use for callbacks any more.
+/// 8881-18.46.3-f: the session is of no use for callbacks any more.
 #[test]
 fn a_client_that_has_lost_its_slot_is_told_to_make_another_session() {
     let faults = [
@@ -292,6 +292,7 @@ fn a_client_that_has_lost_its_slot_is_told_to_make_another_session() {
     }
 }
 
+/// 8881-18.46.3-e
 #[test]
 fn the_loss_of_the_connection_is_told_and_another_one_repairs_it() {
     let mut client = Client::new();
@@ -306,7 +307,7 @@ fn the_loss_of_the_connection_is_told_and_another_one_repairs_it() {
     }
 }
 
-/// 8881-18.34.3
+/// 8881-18.34.3-a, 8881-18.34.3-b
 #[test]
 fn a_connection_is_bound_for_what_is_asked_and_changes_are_refused() {
     use DirectionFromClient::{Back, BackOrBoth, Fore, ForeOrBoth};
@@ -331,7 +332,7 @@ fn a_connection_is_bound_for_what_is_asked_and_changes_are_refused() {
     assert_eq!(client.bind(Back), Err(Status4::BadSession));
 }
 
-/// 8881-18.33.3
+/// 8881-18.33.3-a
 #[test]
 fn backchannel_ctl_replaces_the_program() {
     let mut client = Client::new();

@@ -14,7 +14,7 @@ use super::answering::Answering;
 use super::light::{CarriedChunk, LightCall, ShortReply, SingleReply};
 use super::record::{
     CALL, CALL_BACK, CALLED_BACK, CarriedCall, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY,
-    SHORT_REPLY, SINGLE_REPLY, WRITE_CALL, decode_key, kind,
+    SHORT_REPLY, SINGLE_REPLY, TAKEN_OUT, WRITE_CALL, decode_key, kind,
 };
 use super::{Attachment, CallLanes, CarriedRoom, Carrier, Homes, Lent, Neighbour, Parcel};
 use crate::engine::{Engine, find};
@@ -288,6 +288,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.deliver_carried(from, record);
             }
             CALL_BACK | CALLED_BACK => self.take_carried_back(from, record),
+            TAKEN_OUT => self.carrier().note_answer(from),
             other => unreachable!("a record of kind {other}"),
         }
     }
@@ -297,13 +298,14 @@ impl<P: Provider, S: Services> Engine<P, S> {
     fn take_carried_back(&mut self, from: ReactorId, record: &LaneRecord) {
         let key = decode_key(record);
         let now = self.core.now;
-        match self.carrier().unload_one(from) {
+        let attachment = self.carrier().unload_one(from);
+        self.carrier().send_taken_out(from);
+        match attachment {
             Attachment::CallBack(call) => self.core.calls_back.accept_carried(from, key, *call, now),
-            Attachment::CalledBack(end) => {
-                self.carrier().note_answer(from);
-                self.core.calls_back.end(key, *end);
+            Attachment::CalledBack(end) => self.core.calls_back.end(key, *end),
+            Attachment::Octets(_) | Attachment::Piece(_) | Attachment::Pieces(_) => {
+                unreachable!("octets and memory belong to Calls and Replies")
             }
-            _ => unreachable!("octets and memory belong to Calls and Replies"),
         }
     }
 

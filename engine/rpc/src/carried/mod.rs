@@ -25,7 +25,8 @@
 //! holds something that the other waits for.
 //!
 //! A Call that a service makes to a client goes the other way round: its home carries it to the reactor that has the connection,
-//! which carries back how it ended ([`crate::call_back`]). Both are counted as a Call and its Reply.
+//! which carries back how it ended ([`crate::call_back`]). Each of the two counts as a Call, which is answered as soon as it is
+//! taken out of the lane: a client that does not answer keeps no place in it.
 //!
 //! `record.rs` has the records of a lane, and `light.rs` those of a Call with one chunk or none, and of its Reply. `exchange.rs` is
 //! the part of a pass that handles them, and `answering.rs` is where the home's answers go.
@@ -48,7 +49,7 @@ use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::call_back::{CallBack, CallBackEnd};
-use crate::carried::record::{CALL_BACK, CALLED_BACK, CarriedCall, encode_key};
+use crate::carried::record::{CALL_BACK, CALLED_BACK, CarriedCall, TAKEN_OUT, encode_key};
 use crate::group::TimedPlacement;
 use crate::group_arenas::GroupArenas;
 use crate::server::owner::address;
@@ -381,6 +382,15 @@ impl Carrier {
         let mut record = self.take_outgoing();
         encode_key(&mut record, CALLED_BACK, key);
         self.cargo.push(Attachment::CalledBack(Box::new(end)));
+        self.put_call(to, &record);
+        self.outgoing = Some(record);
+    }
+
+    /// Tells that a record of the two was taken out.
+    #[cold]
+    fn send_taken_out(&mut self, to: ReactorId) {
+        let mut record = self.take_outgoing();
+        encode_key(&mut record, TAKEN_OUT, 0);
         self.put(to, &record);
         self.outgoing = Some(record);
     }

@@ -118,6 +118,8 @@ pub(super) const SINGLE_REPLY: u8 = 7;
 /// A Call to a client, or how one ended: [`encode_key`] is all of it, and the rest is beside it.
 pub(super) const CALL_BACK: u8 = 8;
 pub(super) const CALLED_BACK: u8 = 9;
+/// One of these two was taken out of its lane.
+pub(super) const TAKEN_OUT: u8 = 10;
 
 /// Writes a record of this kind, with the key of a Call to a client where it was carried from.
 pub(super) fn encode_key(record: &mut LaneRecord, kind: u8, key: u64) {

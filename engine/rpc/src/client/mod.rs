@@ -181,10 +181,10 @@ pub enum CallRefused {
         "the reverse Call, or its Reply, may be longer than the inline threshold; ask for less, or raise inline_threshold"
     )]
     NotInline,
-    /// There are no reverse Calls on this connection: it was not accepted over RDMA, or
+    /// There are no reverse Calls on this connection: it was not accepted over RDMA, it may speak version 2, or
     /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0.
     #[error(
-        "no reverse Calls: they need a connection that was accepted over RDMA, and reverse_credits above 0"
+        "no reverse Calls: they need a connection that was accepted over RDMA and speaks version 1, and reverse_credits above 0"
     )]
     OneWay,
     /// [`CALLS_BACK_MAX`](crate::CALLS_BACK_MAX) Calls to the client of this connection are not over.

@@ -52,9 +52,9 @@ pub(super) struct BackCalls {
     own: ReactorId,
     /// Reverse credits of the engine: without any, clients are not called over RDMA.
     reverse_credits: u32,
-    /// Those to make.
+    /// Calls to make.
     due: VecDeque<(Arc<Session>, BackCall)>,
-    /// Those that are made, by id. A session has one at most.
+    /// Calls under way, by id. A session has one at most.
     under_way: HashMap<u64, (Arc<Session>, BackProbe, BackConnection)>,
     last_id: u64,
 }
@@ -352,7 +352,7 @@ impl Sessions {
         });
     }
 
-    /// It is bound no more.
+    /// A connection is not bound to a back channel any more.
     fn forget_bound(&self, connection: BackConnection, key: SessionKey) {
         self.shared.with(|shared| {
             if let Some(keys) = shared.bound.get_mut(&connection) {
