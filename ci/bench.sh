@@ -15,7 +15,7 @@ case ${1:-} in -*) usage ;; esac
 
 repeat=${1:-5}
 fabrics=${2:-shm iwarp}
-cargo build --quiet --locked --profile dist -p stag-apps --bin stag || exit 1
+cargo build --quiet --locked --profile dist -p stag-apps --bin stag --bin stagd || exit 1
 stag=${CARGO_TARGET_DIR:-target}/dist/stag
 failed=0
 enter=()
@@ -42,10 +42,43 @@ shm() {
     figure "READ 1 MiB, depth 3, every line" 'copy-read>=0.95' read -s 1M -q 3 --touch
     figure "READ 4 KiB, depth 32" 'rate>=2M' read -s 4K -q 32
     figure "WRITE 4 KiB, depth 32" 'rate>=2M' write -s 4K -q 32
-    local load
-    for load in getattr setattr lookup create remove rename readdirplus; do
-        figure "$load in memory, depth 32" "rate>=${metadata[$load]}" "$load" -q 32
+    names
+}
+
+# Loads on names and attributes, and the Calls a second that are wanted of mem: and of dir: on tmpfs.
+readonly names='
+getattr 800k 318k
+setattr 500k 39k
+lookup 450k 234k
+create 250k 50k
+remove 250k 47k
+rename 250k 39k
+readdirplus 11k 1.2k'
+
+names() {
+    local load memory directory work pid n=0 url=shm://stag-bench-$$
+    while read -r load memory directory; do
+        [ -z "$load" ] || figure "mem: $load, depth 32" "rate>=$memory" "$load" -q 32
+    done <<<"$names"
+    work=$(mktemp -d /dev/shm/stag-bench.XXXXXX) && mkdir "$work/data" "$work/state" || return
+    "${stag}d" --listen "$url" --export "dir:$work/data,name=/data,root_squash=no" --poll busy --memory 256M \
+        --state-dir "$work/state" >"$work/log" 2>&1 &
+    pid=$!
+    until grep -q '^ready' "$work/log"; do
+        n=$((n + 1))
+        if [ $n -ge 100 ] || ! kill -0 $pid 2>/dev/null; then
+            echo "dir: $(tail -n 1 "$work/log")"
+            failed=1
+            break
+        fi
+        sleep 0.1
     done
+    while [ $failed -eq 0 ] && read -r load memory directory; do
+        [ -z "$load" ] || figure "dir: $load, depth 32" "rate>=$directory" "$load" "$url/data" -q 32
+    done <<<"$names"
+    kill $pid 2>/dev/null
+    wait $pid 2>/dev/null
+    rm -rf "$work"
 }
 
 # A namespace with only `lo`, if there can be one.

@@ -56,14 +56,16 @@ impl Names {
 struct WorkedFile {
     /// Its handle; empty while it is not there.
     handle: Vec<u8>,
-    /// Whether it has its second name, or its second mode.
-    is_second: bool,
+    /// Whether it has its second name.
+    is_renamed: bool,
+    /// Whether it has its second mode.
+    is_open: bool,
     /// Whether a Call is at it.
     is_busy: bool,
 }
 
-fn name(index: usize, is_second: bool) -> String {
-    format!("{}-{index:06}", if is_second { 'b' } else { 'a' })
+fn name(index: usize, is_renamed: bool) -> String {
+    format!("{}-{index:06}", if is_renamed { 'b' } else { 'a' })
 }
 
 impl<P: Opened> Client<'_, P> {
@@ -208,14 +210,14 @@ impl<P: Opened> Client<'_, P> {
     ) -> Result<()> {
         let Names { files, folder, .. } = self.names.as_ref().context("names were made")?;
         let file = &files[index];
-        let [own, other] = [file.is_second, !file.is_second].map(|is_second| name(index, is_second));
+        let [own, other] = [file.is_renamed, !file.is_renamed].map(|is_renamed| name(index, is_renamed));
         let place = |name| DirectoryName { directory: Handle(folder), name: Name(name) };
         let object = place(own.as_bytes());
         let target =
             Target { connection: id, credentials: Credentials::Sys(&self.credential), timeout: TIMEOUT };
         let (engine, mut chunks) = (&mut self.engine, Chunks::default());
-        let mode = |is_second| SetAttributes {
-            mode: Some(MODES[usize::from(is_second)]),
+        let mode = |is_open| SetAttributes {
+            mode: Some(MODES[usize::from(is_open)]),
             ..SetAttributes::default()
         };
         let begun = match operation {
@@ -232,7 +234,7 @@ impl<P: Opened> Client<'_, P> {
                 target.begin(engine, &arguments, &mut chunks, user)
             }
             MeasuredOperation::Setattr => {
-                let attributes = mode(!file.is_second);
+                let attributes = mode(!file.is_open);
                 let arguments = SetattrArguments { object: Handle(&file.handle), attributes, guard: None };
                 target.begin(engine, &arguments, &mut chunks, user)
             }
@@ -290,11 +292,11 @@ impl<P: Opened> Client<'_, P> {
                 finished.reply::<RemoveArguments<'_>>()?.err().map(|failure| failure.status)
             }
             MeasuredOperation::Rename => {
-                file.is_second = !file.is_second;
+                file.is_renamed = !file.is_renamed;
                 finished.reply::<RenameArguments<'_>>()?.err().map(|failure| failure.status)
             }
             MeasuredOperation::Setattr => {
-                file.is_second = !file.is_second;
+                file.is_open = !file.is_open;
                 finished.reply::<SetattrArguments<'_>>()?.err().map(|failure| failure.status)
             }
             _ => None,
