@@ -15,7 +15,7 @@ use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, ENTRIES_MAX, Entry, GetaclArguments, SetaclArguments, encode_acl, kind, mask};
 use stag_wire::xdr::{Reader, Writer};
 
-use crate::pair::{Pair, credential};
+use super::pair::{Pair, credential};
 
 /// Entries of a list that has no room in 4 KiB.
 const LONG_LIST: u32 = 600;
@@ -157,7 +157,7 @@ fn long_lists_are_asked_for_again_with_more_room() {
         .collect();
     assert_eq!(setacl(&mut pair, &file, Some(&list), None), Ok(0o660));
     // Version 2 has Sends enough for it.
-    let expected = if crate::PROTOCOL == ProtocolChoice::One { 2 } else { 1 };
+    let expected = if super::PROTOCOL == ProtocolChoice::One { 2 } else { 1 };
     assert_eq!(getacl_unbounded(&mut pair, &file), (expected, list.len()));
 }
 

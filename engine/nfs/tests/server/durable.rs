@@ -16,7 +16,7 @@ use stag_wire::nfs3::*;
 use stag_wire::nfsacl::{self, SetaclArguments, mask};
 use stag_wire::xdr::Reader;
 
-use crate::pair::Pair;
+use super::pair::Pair;
 
 struct Lab {
     pair: Pair,

@@ -11,8 +11,8 @@ use stag_testing::Scratch;
 use stag_vfs::{Timestamp, Usage};
 use stag_wire::nfs3::{DirectoryName, Handle, Name, ReaddirplusArguments, RemoveArguments, Status};
 
-use crate::pair::{PAGE, Pair};
-use crate::transfers::{pattern, read, write};
+use super::pair::{PAGE, Pair};
+use super::transfers::{pattern, read, write};
 
 const MEBI: usize = 1 << 20;
 

@@ -9,7 +9,7 @@ use stag_wire::nfs3::{self, Procedure, STRING_LEN_CAP};
 use stag_wire::xdr::{Overflow, Writer};
 use stag_wire::{mount3, nfs3::HANDLE_LEN_MAX, nfsacl, nlm4, nsm};
 
-use crate::pair::Pair;
+use super::pair::Pair;
 
 /// Makes a Call with arguments of the test's own making.
 pub(crate) fn raw(

@@ -18,8 +18,8 @@ use stag_wire::nsm;
 use stag_wire::rpcbind::{self as rpcb, Text, UniversalAddress};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use crate::hostile::raw;
-use crate::pair::{Pair, credential};
+use super::hostile::raw;
+use super::pair::{Pair, credential};
 
 /// A procedure with its arguments: of NLM, NSM or rpcbind.
 macro_rules! operations {

@@ -1,4 +1,4 @@
-//! A client and a server, and the world between them. With [`IS_CARRIED`](crate::IS_CARRIED) the server is a group of two engines:
+//! A client and a server, and the world between them. With [`IS_CARRIED`](super::IS_CARRIED) the server is a group of two engines:
 //! the client is connected to one of them, and all files are at the other.
 
 #[path = "callee.rs"]
@@ -115,13 +115,13 @@ fn pools(provider: &mut Sim, config: &EngineConfig, owner: u8, pages: usize) -> 
 
 /// Passes in turn without an event after which nothing happens any more. What one engine of a group leaves in a lane, another finds
 /// in its next pass.
-const IDLE_MAX: usize = if crate::IS_CARRIED { 4 } else { 1 };
+const IDLE_MAX: usize = if super::IS_CARRIED { 4 } else { 1 };
 
 /// The reactor with the connection, where that is not the one with the files.
 const ENTRY: u8 = 0;
 
 /// The reactor with the files.
-const HOME: u8 = if crate::IS_CARRIED { 1 } else { 0 };
+const HOME: u8 = if super::IS_CARRIED { 1 } else { 0 };
 
 fn reactor(number: u8) -> ReactorId {
     ReactorId::new(number.into()).unwrap()
@@ -200,7 +200,7 @@ fn in_memory(index: usize, pool: &Pool) -> Box<dyn Store> {
         names_max: 20_000,
         root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
     };
-    (crate::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+    (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
 }
 
 impl Pair {
@@ -257,7 +257,7 @@ impl Pair {
             connections_max: 4,
             receives_max: 256,
             reverse_credits,
-            protocol: crate::PROTOCOL,
+            protocol: super::PROTOCOL,
             ..EngineConfig::default()
         };
         let mut provider = world.provider("server");
@@ -274,7 +274,7 @@ impl Pair {
         });
         let elsewhere: Vec<_> = elsewhere.collect();
         let mut exports = ExportTable::new(shares, server_pools.payload.clone()).unwrap();
-        if crate::IS_CARRIED {
+        if super::IS_CARRIED {
             exports = exports.in_group(Vec::new(), reactor(ENTRY)).unwrap().with_key(key());
         }
         let mut recovered = recovered.split(2).into_iter();
@@ -288,7 +288,7 @@ impl Pair {
         let services = services_with_locks(exports, time_of_day(), locking.clone(), registry, version4);
         let mut server = Engine::new(provider, services, server_pools, config, 1).unwrap();
         let mut entry =
-            crate::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_made_of));
+            super::IS_CARRIED.then(|| join(&world, &mut server, elsewhere, config, entry_made_of));
         entry.as_mut().unwrap_or(&mut server).listen("here").unwrap();
 
         let mut provider = world.provider("client");
@@ -313,13 +313,13 @@ impl Pair {
     /// What the first export's store, which is in memory, did with data.
     pub(crate) fn memory_statistics(&mut self) -> MemoryStoreStatistics {
         let exports = self.server.services_mut().0.exports().borrow();
-        (crate::STORES.1)(exports.shares()[0].1.store()).statistics()
+        (super::STORES.1)(exports.shares()[0].1.store()).statistics()
     }
 
     /// Space of the first export's store, which is in memory.
     pub(crate) fn memory_usage(&mut self) -> Usage {
         let exports = self.server.services_mut().0.exports().borrow();
-        (crate::STORES.1)(exports.shares()[0].1.store()).usage().unwrap()
+        (super::STORES.1)(exports.shares()[0].1.store()).usage().unwrap()
     }
 
     /// The memory that a WRITE's data is placed in.

@@ -10,7 +10,7 @@ use stag_vfs::Timestamp;
 use stag_wire::mount3;
 use stag_wire::nfs3::*;
 
-use crate::pair::{Pair, credential};
+use super::pair::{Pair, credential};
 
 fn place<'a>(directory: &'a [u8], name: &'a [u8]) -> DirectoryName<'a> {
     DirectoryName { directory: Handle(directory), name: Name(name) }
@@ -221,7 +221,7 @@ fn commit_repeats_the_verifier_of_write() {
     let stable = Stable::Unstable;
     let arguments = WriteArguments { file: Handle(&file), offset: 0, count: 3, stable, data };
     let written = pair.ask(arguments, |reply| reply.unwrap());
-    if crate::IS_LATE {
+    if super::IS_LATE {
         assert_eq!(written.file.before, None);
     } else {
         changed(&written.file);
@@ -229,7 +229,7 @@ fn commit_repeats_the_verifier_of_write() {
     let commit = CommitArguments { file: Handle(&file), offset: 0, count: 0 };
     let committed = pair.ask(commit, |reply| reply.unwrap());
     assert_eq!(committed.verifier, written.verifier);
-    if !crate::IS_LATE {
+    if !super::IS_LATE {
         unchanged(&committed.file);
     }
     let commit = CommitArguments { file: Handle(&root), offset: 0, count: 0 };
@@ -372,7 +372,7 @@ fn who_is_none_is_nobody() {
                 // Where everybody makes what they like.
                 root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
             };
-            (crate::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+            (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
         });
         let folder = pair.root.clone();
         for (uid, gid, owners) in [(NONE, NONE, (70, 80)), (NONE, 5, (70, 5)), (5, NONE, (5, 80))] {

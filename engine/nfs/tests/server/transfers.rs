@@ -9,7 +9,7 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::Item;
 
-use crate::pair::{PAGE, Pair};
+use super::pair::{PAGE, Pair};
 
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 3) as u8 ^ (at >> 9) as u8).collect()
@@ -60,7 +60,7 @@ fn a_write_that_fits_its_message_needs_no_chunk() {
     let fits = pair.inline_write_len_max(&file);
     assert!(fits > 1024, "{fits} of the default threshold of 4096");
     // Version 2 has other ways for a long Call.
-    let long = u64::from(crate::PROTOCOL == stag_rpc::ProtocolChoice::One);
+    let long = u64::from(super::PROTOCOL == stag_rpc::ProtocolChoice::One);
     for (len, long_calls) in [(fits, 0), (fits + 4, long)] {
         let before = pair.client.statistics().position_zero_chunks;
         assert_eq!(write(&mut pair, &file, 0, &pattern(len), false), Ok(len as u32));
@@ -126,7 +126,7 @@ fn chunks_are_not_copied() {
     assert!(found == octets);
     let statistics = pair.memory_statistics();
     // What another engine placed is copied.
-    let (octets_copied, pages_placed) = if crate::IS_CARRIED { (64 * PAGE as u64, 0) } else { (0, 64) };
+    let (octets_copied, pages_placed) = if super::IS_CARRIED { (64 * PAGE as u64, 0) } else { (0, 64) };
     assert_eq!(statistics, MemoryStoreStatistics { octets_copied, pages_placed, pages_read: 64 });
 }
 

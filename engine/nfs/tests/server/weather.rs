@@ -6,7 +6,7 @@ use stag_rpc::{CallError, Chunks, EngineConfig};
 use stag_wire::nfs3::{Data, Handle, ReadArguments, Stable, WriteArguments};
 use stag_wire::xdr::Item;
 
-use crate::pair::{PAGE, Pair};
+use super::pair::{PAGE, Pair};
 
 /// Octets of the file: whole pages, and a part of one.
 const LEN: usize = 5 * PAGE + 100;

@@ -4,8 +4,8 @@ use stag_wire::nfs4::attributes::{Attribute, AttributeList, AttributeValue};
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Bitmap, Opaque, Status4};
 
-use crate::Lab;
-use crate::files::*;
+use super::Lab;
+use super::files::*;
 
 /// What Linux asks for of each object.
 const WHOLE: [Attribute; 15] = [

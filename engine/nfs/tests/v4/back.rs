@@ -20,9 +20,9 @@ use stag_wire::record::Mark;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 use stag_wire::xdr::{Decode, Encode, Reader, Writer};
 
-use crate::client::{Answer, BACK, Compound, FORE, exchange_id};
-use crate::pair::Pair;
-use crate::pair::callee::{CALLBACK_PROGRAM, Callee, CalleeAnswer, results, sequence_of};
+use super::client::{Answer, BACK, Compound, FORE, exchange_id};
+use super::pair::Pair;
+use super::pair::callee::{CALLBACK_PROGRAM, Callee, CalleeAnswer, results, sequence_of};
 
 const CB_PATH_DOWN: u32 = sequence_status::CB_PATH_DOWN;
 const BOTH_DOWN: u32 = CB_PATH_DOWN | sequence_status::CB_PATH_DOWN_SESSION;

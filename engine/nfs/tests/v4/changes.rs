@@ -5,9 +5,9 @@ use stag_wire::nfs4::files::{ChangeInfo, CreateType, RenameArguments4, SetattrAr
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{DeviceNumber, Opaque, StateId, Status4, Time4};
 
-use crate::Lab;
-use crate::files::*;
-use crate::names::BAD_NAMES;
+use super::Lab;
+use super::files::*;
+use super::names::BAD_NAMES;
 
 fn mode(mode: u32) -> Attributes {
     Attributes::of(&[(Attribute::Mode, AttributeValue::U32(mode))])
@@ -207,7 +207,7 @@ fn names_are_renamed() {
     });
     let after = [lab.change(&root), lab.change(&directory)];
     for ((info, before), after) in told.into_iter().zip(before).zip(after) {
-        assert_eq!(info, ChangeInfo { is_atomic: crate::IS_ATOMIC, before, after });
+        assert_eq!(info, ChangeInfo { is_atomic: super::IS_ATOMIC, before, after });
     }
     assert_eq!(lab.handle(&[put(&directory), lookup(b"b")]), Ok(file));
     // Within a directory, over another file.

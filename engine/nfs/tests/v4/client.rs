@@ -12,7 +12,7 @@ use stag_wire::nfs4::value::{FixedOpaque, List};
 use stag_wire::nfs4::{Opaque, SessionId, Status4};
 use stag_wire::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
-use crate::pair::Pair;
+use super::pair::Pair;
 
 /// A COMPOUND.
 pub(crate) struct Compound<'a> {

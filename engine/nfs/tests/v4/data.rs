@@ -9,10 +9,10 @@ use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
 use stag_wire::xdr::{Reader, Reduced};
 
-use crate::Lab;
-use crate::client::{Answer, Compound, RESULTS_MAX};
-use crate::files::{NO_ATTRIBUTES, ROOT, create, lookup, put, symlink};
-use crate::state::{BOTH, READ, WRITE, close, read, write};
+use super::Lab;
+use super::client::{Answer, Compound, RESULTS_MAX};
+use super::files::{NO_ATTRIBUTES, ROOT, create, lookup, put, symlink};
+use super::state::{BOTH, READ, WRITE, close, read, write};
 
 fn lab() -> Lab {
     Lab::new(&["/data,root_squash=no"])
@@ -262,7 +262,7 @@ fn space_that_cannot_be_had_is_refused() {
         (deallocate(state, 0, 0), Status4::Inval),
         (allocate(state, u64::MAX, 2), Status4::FBig),
         (allocate(state, 1 << 63, 1), Status4::FBig),
-        (allocate(state, 0, much), if crate::IS_DIRECTORY { Status4::FBig } else { Status4::NoSpc }),
+        (allocate(state, 0, much), if super::IS_DIRECTORY { Status4::FBig } else { Status4::NoSpc }),
         (deallocate(state, u64::MAX, 2), Status4::Ok),
     ];
     for (operation, status) in refused {

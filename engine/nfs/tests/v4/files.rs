@@ -6,7 +6,7 @@ use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Bitmap, Opaque, Path, Status4};
 use stag_wire::xdr::{Item, Writer};
 
-use crate::Lab;
+use super::Lab;
 
 pub(crate) const ROOT: Argument4<'static> = Argument4::Putrootfh(());
 pub(crate) const GETFH: Argument4<'static> = Argument4::Getfh(());
@@ -114,7 +114,7 @@ impl Lab {
             Outcome4::Remove(Ok(info)) | Outcome4::Link(Ok(info)) => *info,
             other => panic!("{status:?}: {other:?}"),
         });
-        let is_atomic = crate::IS_ATOMIC;
+        let is_atomic = super::IS_ATOMIC;
         let after = self.change(directory);
         assert_eq!(info, ChangeInfo { is_atomic, before, after });
         assert_ne!(before, after);
@@ -150,7 +150,7 @@ impl Lab {
 
     /// Acts as this user from now on.
     pub(crate) fn become_user(&mut self, uid: u32, gid: u32) {
-        self.pair.credential = Some(crate::pair::credential(uid, gid, &[]));
+        self.pair.credential = Some(super::pair::credential(uid, gid, &[]));
     }
 
     /// Statuses of operations behind a PUTFH of `handle`.

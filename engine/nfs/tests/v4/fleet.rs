@@ -34,10 +34,10 @@ use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::session::SequenceArguments;
 use stag_wire::nfs4::{Opaque, SessionId, StateId, Status4};
 
-use crate::client::{Compound, FORE, RESULTS_MAX, create_session, exchange_id};
-use crate::files::{NO_ATTRIBUTES, ROOT, create, lookup};
-use crate::pair::{Server, credential, key};
-use crate::state::{BOTH, lock_more, lock_new, locku, open_as, read, write};
+use super::client::{Compound, FORE, RESULTS_MAX, create_session, exchange_id};
+use super::files::{NO_ATTRIBUTES, ROOT, create, lookup};
+use super::pair::{Server, credential, key};
+use super::state::{BOTH, lock_more, lock_new, locku, open_as, read, write};
 
 const ADDRESS: &str = "server";
 

@@ -16,10 +16,10 @@ use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::session::CreateSessionOk;
 use stag_wire::nfs4::{StateId, Status4};
 
-use crate::Lab;
-use crate::client::{FORE, create_session, exchange_id};
-use crate::files::{GETFH, ROOT, put};
-use crate::state::{BOTH, READ, close, lock_more, lock_new, locku, open_as, read, write};
+use super::Lab;
+use super::client::{FORE, create_session, exchange_id};
+use super::files::{GETFH, ROOT, put};
+use super::state::{BOTH, READ, close, lock_more, lock_new, locku, open_as, read, write};
 
 fn lab() -> (Lab, Vec<u8>) {
     let mut lab = Lab::new(&["/data,root_squash=no"]);

@@ -6,7 +6,7 @@ use stag_wire::nfs4::client_id::{SecinfoStyle, SecurityFlavor};
 use stag_wire::nfs4::files::AccessArguments4;
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 
-use crate::client::Client;
+use super::client::Client;
 
 const ROOT: Argument4<'static> = Argument4::Putrootfh(());
 const GETFH: Argument4<'static> = Argument4::Getfh(());

@@ -14,9 +14,9 @@ use stag_wire::nfs4::session::TestStateidArguments;
 use stag_wire::nfs4::{Bitmap, Opaque, StateId, Status4, Verifier4};
 use stag_wire::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
-use crate::client::{Answer, Client, RESULTS_MAX};
-use crate::files::{create, lookup, put};
-use crate::state::open_create;
+use super::client::{Answer, Client, RESULTS_MAX};
+use super::files::{create, lookup, put};
+use super::state::open_create;
 
 /// Arguments of COMPOUND, whatever they are.
 struct Octets<'a>(&'a [u8]);
@@ -75,11 +75,11 @@ fn operation<'a>(number: u8, root: &'a [u8], name: &'a [u8]) -> Argument4<'a> {
         9 => Argument4::Remove(Opaque(name)),
         10 => Argument4::Read(ReadArguments4 { stateid: state, offset: 0, count: 100 }),
         11 => Argument4::Commit(CommitArguments4 { offset: 0, count: 0 }),
-        12 => open_create(name, CreateHow4::Unchecked(crate::files::NO_ATTRIBUTES)),
+        12 => open_create(name, CreateHow4::Unchecked(super::files::NO_ATTRIBUTES)),
         13 => Argument4::SecinfoNoName(SecinfoStyle::Parent),
         14 => Argument4::TestStateid(TestStateidArguments::new(&[StateId::CURRENT])),
         15 => Argument4::FreeStateid(state),
-        16 => create(stag_wire::nfs4::files::CreateType::Directory, name, crate::files::NO_ATTRIBUTES),
+        16 => create(stag_wire::nfs4::files::CreateType::Directory, name, super::files::NO_ATTRIBUTES),
         17 => Argument4::Link(Opaque(name)),
         18 => Argument4::Readlink(()),
         _ => Argument4::Readdir(ReaddirArguments4 {
@@ -130,7 +130,7 @@ proptest! {
             }
         }
         // Another client is served as if nothing had been.
-        let other = Client::of(client.pair, b"another", crate::client::FORE);
+        let other = Client::of(client.pair, b"another", super::client::FORE);
         drop(other);
     }
 }

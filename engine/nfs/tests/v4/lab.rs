@@ -9,8 +9,8 @@ use stag_nfs::state::Recovered;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_testing::Scratch;
 
-use crate::client::{Client, FORE};
-use crate::pair::Pair;
+use super::client::{Client, FORE};
+use super::pair::Pair;
 
 /// A client with a session, and where its files are.
 pub(crate) struct Lab {
@@ -21,7 +21,7 @@ pub(crate) struct Lab {
 impl Lab {
     /// A client of a server with these exports, by minor version 2.
     pub(crate) fn new(exports: &[&str]) -> Lab {
-        if !crate::IS_DIRECTORY {
+        if !super::IS_DIRECTORY {
             return Lab { client: Client::new(exports), _scratch: Vec::new() };
         }
         let scratch: Vec<_> = exports.iter().map(|_| Scratch::folder()).collect();

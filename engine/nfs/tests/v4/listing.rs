@@ -6,8 +6,8 @@ use stag_wire::nfs4::files::CreateType;
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Bitmap, Status4, Verifier4};
 
-use crate::Lab;
-use crate::files::*;
+use super::Lab;
+use super::files::*;
 
 const START: ReaddirArguments4<'static> = ReaddirArguments4 {
     cookie: 0,
@@ -147,14 +147,14 @@ fn exports_are_listed() {
     let mut lab = Lab::new(&["/data,root_squash=no", "/deep/down", "/deep/up"]);
     let asked = [Attribute::Type, Attribute::Fsid, Attribute::FileId, Attribute::MountedOnFileId];
     let error_too = [Attribute::Type, Attribute::RdattrError, Attribute::MountedOnFileId];
-    let request = request(if crate::IS_CARRIED { &error_too } else { &asked });
+    let request = request(if super::IS_CARRIED { &error_too } else { &asked });
     let arguments = ReaddirArguments4 { request, ..START };
     let (entries, verifier, eof) = list(&mut lab, ROOT, arguments).unwrap();
     assert!(eof);
     let names: Vec<_> = entries.iter().map(|(_, name, _)| &name[..]).collect();
     assert_eq!(names, [&b"data"[..], b"deep"]);
     // Of an export that another reactor has, a client hears when it goes there.
-    for (_, name, attributes) in entries.iter().filter(|_| !crate::IS_CARRIED) {
+    for (_, name, attributes) in entries.iter().filter(|_| !super::IS_CARRIED) {
         let object = lab.handle(&[ROOT, lookup(name)]).unwrap();
         assert_eq!(lab.attributes(&object, &asked), *attributes);
     }

@@ -11,9 +11,9 @@ use stag_wire::nfs4::{StateId, Status4};
 use stag_wire::nlm4::{self, LockArguments, Object};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use crate::Lab;
-use crate::files::{NO_ATTRIBUTES, ROOT, create, put, symlink};
-use crate::state::{BOTH, READ, WRITE, close, lock_more, lock_new, lockt, locku, open_as, read, write};
+use super::Lab;
+use super::files::{NO_ATTRIBUTES, ROOT, create, put, symlink};
+use super::state::{BOTH, READ, WRITE, close, lock_more, lock_new, lockt, locku, open_as, read, write};
 
 const ALL: (u64, u64) = (0, u64::MAX);
 
@@ -258,13 +258,13 @@ fn what_a_client_held_ends_with_it() {
     let held = lab.by(&mut other, |lab| lab.state(&[put(&file), denies]).unwrap());
     assert_eq!(lab.status(&[put(&file), denies]), Status4::ShareDenied);
     // It restarts: until its next incarnation is confirmed all stays.
-    let restarted = crate::client::exchange_id(b"other", 2);
+    let restarted = super::client::exchange_id(b"other", 2);
     let (clientid, sequence_id) = lab.pair.compound(2, &[restarted], |answer| {
         let [Outcome4::ExchangeId(Ok(exchanged))] = answer.outcomes[..] else { panic!("{answer:?}") };
         (exchanged.clientid, exchanged.sequence_id)
     });
     assert_eq!(lab.status(&[put(&file), denies]), Status4::ShareDenied);
-    let create = crate::client::create_session(clientid, sequence_id, crate::client::FORE);
+    let create = super::client::create_session(clientid, sequence_id, super::client::FORE);
     assert_eq!(lab.pair.status(2, &[create]), Status4::Ok);
     let open = lab.state(&[put(&file), denies]).unwrap();
     assert_ne!(open.other, held.other);

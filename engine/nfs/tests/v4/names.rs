@@ -8,9 +8,9 @@ use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{Opaque, Status4};
 use stag_wire::xdr::Item;
 
-use crate::Lab;
-use crate::files::*;
-use crate::state::open_create;
+use super::Lab;
+use super::files::*;
+use super::state::open_create;
 
 const UP: Argument4<'static> = Argument4::Lookupp(());
 const READLINK: Argument4<'static> = Argument4::Readlink(());

@@ -10,9 +10,9 @@ use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::value::FixedOpaque;
 use stag_wire::nfs4::{Bitmap, Opaque, StateId, Status4};
 
-use crate::Lab;
-use crate::files::{Attributes, GETFH, NO_ATTRIBUTES, ROOT, create, lookup, put, symlink};
-use crate::state::{
+use super::Lab;
+use super::files::{Attributes, GETFH, NO_ATTRIBUTES, ROOT, create, lookup, put, symlink};
+use super::state::{
     BOTH, READ, WRITE, close, downgrade, open, open_as, open_create, open_handle, read, write,
 };
 
@@ -48,7 +48,7 @@ fn a_file_is_made_and_opened() {
         (ok.directory, ok.attributes_set.0.words(), handle.0.to_vec())
     });
     let after = lab.change(&root);
-    assert_eq!(info, ChangeInfo { is_atomic: crate::IS_ATOMIC, before, after });
+    assert_eq!(info, ChangeInfo { is_atomic: super::IS_ATOMIC, before, after });
     assert_ne!(before, after);
     assert_eq!(set, mode.list().mask.words());
     assert_eq!(lab.attribute(&file, Attribute::Mode), "416");

@@ -13,9 +13,9 @@ use stag_wire::nfs4::open::{DelegationType, OpenClaim, OpenHow, StateOwner};
 use stag_wire::nfs4::operation::Argument4;
 use stag_wire::nfs4::{Opaque, StateId, Status4};
 
-use crate::Lab;
-use crate::files::put;
-use crate::state::{BOTH, READ, WRITE, lock_new, lockt, open_as, open_handle, read, write};
+use super::Lab;
+use super::files::put;
+use super::state::{BOTH, READ, WRITE, lock_new, lockt, open_as, open_handle, read, write};
 
 const ALL: (u64, u64) = (0, u64::MAX);
 

@@ -7,8 +7,8 @@ use stag_wire::nfs4::session::{
 use stag_wire::nfs4::value::FixedOpaque;
 use stag_wire::nfs4::{Opaque, Status4};
 
-use crate::client::{Client, Compound, FORE, create_session, exchange_id};
-use crate::pair::Pair;
+use super::client::{Client, Compound, FORE, create_session, exchange_id};
+use super::pair::Pair;
 
 const ROOT: Argument4<'static> = Argument4::Putrootfh(());
 const GETFH: Argument4<'static> = Argument4::Getfh(());

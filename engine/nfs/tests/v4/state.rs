@@ -16,9 +16,9 @@ use stag_wire::nfs4::value::Refusal;
 use stag_wire::nfs4::{Data, Opaque, Stable, StateId, Status4};
 use stag_wire::xdr::Item;
 
-use crate::Lab;
-use crate::client::{Answer, Compound, FORE, RESULTS_MAX, create_session, exchange_id};
-use crate::files::put;
+use super::Lab;
+use super::client::{Answer, Compound, FORE, RESULTS_MAX, create_session, exchange_id};
+use super::files::put;
 
 pub(crate) const READ: u32 = 1;
 pub(crate) const WRITE: u32 = 2;

@@ -7,10 +7,10 @@ use stag_wire::nfs4::lock::LockKind;
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
 use stag_wire::nfs4::{StateId, Status4};
 
-use crate::Lab;
-use crate::client::{Compound, RESULTS_MAX};
-use crate::files::put;
-use crate::state::{BOTH, Other, lock_more, lock_new, locku, read, write};
+use super::Lab;
+use super::client::{Compound, RESULTS_MAX};
+use super::files::put;
+use super::state::{BOTH, Other, lock_more, lock_new, locku, read, write};
 
 /// One octet of the file, which all write in turn while they hold it locked.
 const PLACE: (u64, u64) = (0, 1);

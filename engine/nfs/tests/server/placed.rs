@@ -2,8 +2,8 @@
 
 use stag_stores::memory::MemoryStoreStatistics;
 
-use crate::pair::{PAGE, Pair};
-use crate::transfers::{pattern, read, write};
+use super::pair::{PAGE, Pair};
+use super::transfers::{pattern, read, write};
 
 #[test]
 fn data_of_a_write_is_not_copied_by_the_server() {

@@ -1,16 +1,16 @@
 //! The tests of the server once more, over a store that answers no question at once, and over one that answers at random.
 
-#[path = "../server/acl.rs"]
+#[path = "acl.rs"]
 mod acl;
-#[path = "../server/pair.rs"]
+#[path = "pair.rs"]
 mod pair;
-#[path = "../server/procedures.rs"]
+#[path = "procedures.rs"]
 mod procedures;
 #[path = "../../../stores/tests/store/slow.rs"]
 mod slow;
-#[path = "../server/transfers.rs"]
+#[path = "transfers.rs"]
 mod transfers;
-#[path = "../server/weather.rs"]
+#[path = "weather.rs"]
 mod weather;
 
 /// Whether Calls are executed at another engine than they came in at.

@@ -1,28 +1,29 @@
-//! The tests of `server`, over version 2 of RPC-over-RDMA: data of WRITEs and READs in the messages.
+//! Client and server together, over the simulated fabric.
 
-#[path = "../server/acl.rs"]
+#[path = "acl.rs"]
 mod acl;
-#[path = "../server/durable.rs"]
+#[path = "durable.rs"]
 mod durable;
-#[path = "../server/hostile.rs"]
+#[path = "fragmented.rs"]
+mod fragmented;
+#[path = "hostile.rs"]
 mod hostile;
-#[path = "../server/locks.rs"]
+#[path = "locks.rs"]
 mod locks;
-#[path = "../server/pair.rs"]
+#[path = "pair.rs"]
 mod pair;
-mod placed;
-#[path = "../server/procedures.rs"]
+#[path = "procedures.rs"]
 mod procedures;
-#[path = "../server/transfers.rs"]
+#[path = "transfers.rs"]
 mod transfers;
-#[path = "../server/weather.rs"]
+#[path = "weather.rs"]
 mod weather;
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = false;
 
 /// Versions that both ends speak.
-const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::Auto;
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
 
 /// Makes the stores of exports in memory, and finds the memory again.
 const STORES: pair::Stores = pair::PLAIN;

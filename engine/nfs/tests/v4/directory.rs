@@ -1,32 +1,30 @@
-//! The tests of names, attributes, opens and data of version 4 once more, over a store that answers no question at once, and over one that answers at random.
+//! The tests of names, attributes, opens and data of version 4 once more, over directories of the machine.
 
-#[path = "../v4/attributes.rs"]
+#[path = "attributes.rs"]
 mod attributes;
-#[path = "../v4/changes.rs"]
+#[path = "changes.rs"]
 mod changes;
-#[path = "../v4/client.rs"]
+#[path = "client.rs"]
 #[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod client;
-#[path = "../v4/data.rs"]
+#[path = "data.rs"]
 mod data;
-#[path = "../v4/files.rs"]
+#[path = "files.rs"]
 mod files;
-#[path = "../v4/lab.rs"]
+#[path = "lab.rs"]
 mod lab;
-#[path = "../v4/listing.rs"]
+#[path = "listing.rs"]
 mod listing;
-#[path = "../v4/locks.rs"]
+#[path = "locks.rs"]
 mod locks;
-#[path = "../v4/names.rs"]
+#[path = "names.rs"]
 mod names;
-#[path = "../v4/opens.rs"]
+#[path = "opens.rs"]
 mod opens;
 #[path = "../server/pair.rs"]
 #[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod pair;
-#[path = "../../../stores/tests/store/slow.rs"]
-mod slow;
-#[path = "../v4/state.rs"]
+#[path = "state.rs"]
 mod state;
 
 use lab::Lab;
@@ -38,10 +36,10 @@ const IS_CARRIED: bool = false;
 const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
 
 /// Makes the stores of exports in memory, and finds the memory again.
-const STORES: pair::Stores = (slow::wrap, slow::unwrap);
+const STORES: pair::Stores = pair::PLAIN;
 
 /// What change_info4 says of changes of directories (8881-3.3.5): others come between.
 const IS_ATOMIC: bool = false;
 
 /// Whether the files are in a directory of the machine.
-const IS_DIRECTORY: bool = false;
+const IS_DIRECTORY: bool = true;

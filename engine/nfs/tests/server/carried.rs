@@ -1,23 +1,24 @@
 //! The tests of `server`, with two engines: Calls come in at one, and all files are at the other.
 
-#[path = "../server/acl.rs"]
+#[path = "acl.rs"]
 mod acl;
-#[path = "../server/durable.rs"]
+#[path = "durable.rs"]
 mod durable;
+#[path = "filling.rs"]
 mod filling;
-#[path = "../server/fragmented.rs"]
+#[path = "fragmented.rs"]
 mod fragmented;
-#[path = "../server/hostile.rs"]
+#[path = "hostile.rs"]
 mod hostile;
-#[path = "../server/locks.rs"]
+#[path = "locks.rs"]
 mod locks;
-#[path = "../server/pair.rs"]
+#[path = "pair.rs"]
 mod pair;
-#[path = "../server/procedures.rs"]
+#[path = "procedures.rs"]
 mod procedures;
-#[path = "../server/transfers.rs"]
+#[path = "transfers.rs"]
 mod transfers;
-#[path = "../server/weather.rs"]
+#[path = "weather.rs"]
 mod weather;
 
 /// Whether Calls are executed at another engine than they came in at.

@@ -1,0 +1,32 @@
+//! The tests of `server`, over version 2 of RPC-over-RDMA: data of WRITEs and READs in the messages.
+
+#[path = "acl.rs"]
+mod acl;
+#[path = "durable.rs"]
+mod durable;
+#[path = "hostile.rs"]
+mod hostile;
+#[path = "locks.rs"]
+mod locks;
+#[path = "pair.rs"]
+mod pair;
+#[path = "placed.rs"]
+mod placed;
+#[path = "procedures.rs"]
+mod procedures;
+#[path = "transfers.rs"]
+mod transfers;
+#[path = "weather.rs"]
+mod weather;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = false;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::Auto;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = pair::PLAIN;
+
+/// Whether the store finishes READ, WRITE and COMMIT later, and does not tell what the file was before.
+const IS_LATE: bool = false;

@@ -1,0 +1,51 @@
+//! The tests of version 4 once more, with a server of two engines: the clients are at one, and the files at the other.
+
+#[path = "../server/pair.rs"]
+#[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
+mod pair;
+
+#[path = "attributes.rs"]
+mod attributes;
+#[path = "back.rs"]
+mod back;
+#[path = "changes.rs"]
+mod changes;
+#[path = "client.rs"]
+mod client;
+#[path = "data.rs"]
+mod data;
+#[path = "files.rs"]
+mod files;
+#[path = "handles.rs"]
+mod handles;
+#[path = "lab.rs"]
+mod lab;
+#[path = "listing.rs"]
+mod listing;
+#[path = "locks.rs"]
+mod locks;
+#[path = "names.rs"]
+mod names;
+#[path = "opens.rs"]
+mod opens;
+#[path = "sessions.rs"]
+mod sessions;
+#[path = "state.rs"]
+mod state;
+
+use lab::Lab;
+
+/// Whether Calls are executed at another engine than they came in at.
+const IS_CARRIED: bool = true;
+
+/// Versions that both ends speak.
+const PROTOCOL: stag_rpc::ProtocolChoice = stag_rpc::ProtocolChoice::One;
+
+/// Makes the stores of exports in memory, and finds the memory again.
+const STORES: pair::Stores = pair::PLAIN;
+
+/// What change_info4 says of changes of directories (8881-3.3.5).
+const IS_ATOMIC: bool = true;
+
+/// Whether the files are in a directory of the machine.
+const IS_DIRECTORY: bool = false;
