@@ -97,7 +97,6 @@ impl Common {
             grace: settings.grace,
             host_name: if name.trim().is_empty() { "stagd".to_owned() } else { name.trim().to_owned() },
             lease_term: lease_term(settings),
-            ..LockingConfig::default()
         };
         let out = TcpCallOut::new(CallOutConfig::default());
         let locking = Locking::new(config, recovered, Box::new(out));
