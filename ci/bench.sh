@@ -56,7 +56,7 @@ rename 250k 39k
 readdirplus 11k 1.2k'
 
 names() {
-    local load memory directory work pid n=0 url=shm://stag-bench-$$
+    local load memory directory work pid up=yes n=0 url=shm://stag-bench-$$
     while read -r load memory directory; do
         [ -z "$load" ] || figure "mem: $load, depth 32" "rate>=$memory" "$load" -q 32
     done <<<"$names"
@@ -68,12 +68,12 @@ names() {
         n=$((n + 1))
         if [ $n -ge 100 ] || ! kill -0 $pid 2>/dev/null; then
             echo "dir: $(tail -n 1 "$work/log")"
-            failed=1
+            failed=1 up=''
             break
         fi
         sleep 0.1
     done
-    while [ $failed -eq 0 ] && read -r load memory directory; do
+    while [ -n "$up" ] && read -r load memory directory; do
         [ -z "$load" ] || figure "dir: $load, depth 32" "rate>=$directory" "$load" "$url/data" -q 32
     done <<<"$names"
     kill $pid 2>/dev/null
