@@ -141,7 +141,7 @@ pub trait ReplySeal: fmt::Debug {
 ///
 /// Not a closure, so that it is compiled into each flavor's way: most Calls of a server take one of them.
 pub trait CallerVisitor<'a> {
-    /// What comes of it.
+    /// The result.
     type Output;
 
     /// The credential names this caller, and that is all there is to it.
