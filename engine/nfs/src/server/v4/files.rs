@@ -116,23 +116,29 @@ impl<S: Store + ?Sized> Server<'_, S> {
         if locking.has_share_conflict(file, modes, self.now) { Err(Status4::Locked) } else { Ok(()) }
     }
 
-    /// Why a transfer of an object fails.
+    /// Why a transfer of an object failed that was under way. An object whose kind is not known now gets the store's error.
     #[cold]
     fn transfer_error(&mut self, opened: &ResolvedHandle, error: FsError) -> Stop {
-        if error == FsError::Invalid
-            && let Ok(seen) = self.exports.stat(opened)
-            && let Err(status) = check_is_regular(seen.kind)
-        {
-            return status.into();
+        match self.transfer_blocked(opened, Blocked::Fails(error)) {
+            Stop::Waits(_) => error.into(),
+            stop => stop,
         }
-        error.into()
     }
 
-    /// The same of a step that may wait.
+    /// Why a transfer of an object does not begin. A store says of all objects without data that they are invalid; the status
+    /// depends on the kind.
     #[cold]
     fn transfer_blocked(&mut self, opened: &ResolvedHandle, blocked: Blocked) -> Stop {
         match blocked {
-            Blocked::Fails(error) => self.transfer_error(opened, error),
+            Blocked::Fails(FsError::Invalid) => match self.exports.stat(opened) {
+                Ok(seen) => match check_is_regular(seen.kind) {
+                    Ok(()) => FsError::Invalid.into(),
+                    Err(status) => status.into(),
+                },
+                Err(Blocked::Waits(ticket)) => Stop::Waits(opened.waits(ticket)),
+                Err(Blocked::Fails(_)) => FsError::Invalid.into(),
+            },
+            Blocked::Fails(error) => error.into(),
             Blocked::Waits(ticket) => Stop::Waits(opened.waits(ticket)),
         }
     }
@@ -235,6 +241,7 @@ pub(super) fn commit<S: Store + ?Sized>(
 ) -> Step {
     let opened = cursor.object_or(Status4::IsDir)?;
     cursor.reserve(COMMIT_LEN)?;
+    check_is_regular(opened.known(server.exports.stat(&opened))?.kind)?;
     let volume = server.exports.volume_mut(&opened);
     match volume.commit(opened.object, arguments.offset, arguments.count) {
         Ok(Progress::Done(())) => append_verifier(cursor, server.verifier(&opened)),

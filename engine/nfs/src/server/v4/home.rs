@@ -5,7 +5,7 @@
 //! | makes or ends a client or a session, or says RECLAIM_COMPLETE | at the first reactor, which has the clients |
 //! | goes to a file in memory | at the reactor that has the file |
 //! | goes to a file of a directory | at the reactor that keeps the locks of directories: opens are there |
-//! | goes from the root into an export | as for the export |
+//! | goes from the root or a node into an export, down or up | as for the export |
 //! | frees or tests a state id | at the reactor that the state id names |
 //! | anything else | where it came in |
 //!
@@ -86,6 +86,7 @@ fn leads<S: Store + ?Sized>(
         Argument4::Putfh(handle) => home_of_handle(exports, pseudo, handle),
         Argument4::Putrootfh(()) | Argument4::Putpubfh(()) => Leads::Node(PseudoTree::ROOT),
         Argument4::Lookup(name) | Argument4::Secinfo(name) => down(pseudo, at, name),
+        Argument4::Lookupp(()) => at.and_then(|at| pseudo.parent(at)).map_or(Leads::On, Leads::Node),
         Argument4::Open(arguments) => match &arguments.claim {
             OpenClaim::Null(name) => down(pseudo, at, name),
             _ => Leads::On,
