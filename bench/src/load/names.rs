@@ -216,10 +216,8 @@ impl<P: Opened> Client<'_, P> {
         let target =
             Target { connection: id, credentials: Credentials::Sys(&self.credential), timeout: TIMEOUT };
         let (engine, mut chunks) = (&mut self.engine, Chunks::default());
-        let mode = |is_open| SetAttributes {
-            mode: Some(MODES[usize::from(is_open)]),
-            ..SetAttributes::default()
-        };
+        let mode =
+            |is_open| SetAttributes { mode: Some(MODES[usize::from(is_open)]), ..SetAttributes::default() };
         let begun = match operation {
             MeasuredOperation::Lookup => {
                 target.begin(engine, &LookupArguments { what: object }, &mut chunks, user)
