@@ -471,7 +471,7 @@ pub mod g_calls_back {}
 
 /// A file system of your own, served by NFS: Linux mounts it.
 ///
-/// The difference: instead of a service you write a [`vfs::Store`](crate::vfs::Store) (feature `nfs`). It says what its objects are, how
+/// The difference: instead of a service you write a `vfs::Store` (feature `nfs`). It says what its objects are, how
 /// they are named, and what is in files. The NFS programs and the policy above it do the rest: protocols, handles, permissions, waiting.
 ///
 /// | you implement | for |
@@ -480,7 +480,7 @@ pub mod g_calls_back {}
 /// | `is_read_only` | clients that shall hear at once that nothing can be changed |
 /// | `update`, `make`, `link`, `remove`, `rename`, `write`, `commit` | changes; without them they are refused |
 /// | `access_acl`, `default_acl`, `set_lists` | access control lists |
-/// | `poll_later`, `finish` | answers that take their time: any step may say [`Waits`](crate::vfs::Blocked::Waits) |
+/// | `poll_later`, `finish` | answers that take their time: any step may say `Blocked::Waits` |
 ///
 /// A step must not block: its core serves others meanwhile. `examples/own_files.rs` is a whole program, a read-only tree in 150 lines.
 /// Its server:
