@@ -143,7 +143,11 @@ fn act(world: &mut World, kind: u8, rest: [u8; 3]) {
             };
             let sequence_id = u32::from(c >> 4);
             let principal = Principal(u64::from(a >> 7));
-            let callback = CallbackParameters { program: 1, minor_version: 1, user: (c & 2 != 0).then(|| [c; 8].into()) };
+            let callback = CallbackParameters {
+                program: 1,
+                minor_version: 1,
+                user: (c & 2 != 0).then(|| [c; 8].into()),
+            };
             let request = SessionRequest {
                 client,
                 sequence_id,
@@ -203,7 +207,11 @@ fn call_back(world: &mut World, [a, b, c]: [u8; 3]) {
     session.with_back_channel(|channel| match c & 7 {
         0 | 1 => channel.bind(connection, if b & 1 == 0 { BackUse::Back } else { BackUse::Both }),
         2 => channel.connection_ended(connection),
-        3 => channel.set_parameters(CallbackParameters { program: u32::from(b & 3), minor_version: 1, user: None }),
+        3 => channel.set_parameters(CallbackParameters {
+            program: u32::from(b & 3),
+            minor_version: 1,
+            user: None,
+        }),
         4 => channel.answered(BackAnswer::Unanswered),
         5 => channel.answered(if b & 1 == 0 { BackAnswer::Delayed } else { BackAnswer::Misunderstood }),
         _ => {
