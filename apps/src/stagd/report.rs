@@ -221,9 +221,10 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
 /// The space of exports in memory. Asking a disk could take long.
 fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, Usage)> {
     let exports = programs.get_mut().0.exports().borrow();
-    let in_memory = exports.shares().iter().filter(|(_, volume)| !volume.profile().can.is_at_every_reactor);
-    let usage =
-        in_memory.filter_map(|(export, volume)| Some((export.path.clone(), volume.store().usage().ok()?)));
+    let served = exports.shares().iter().filter(|share| !share.is_removed());
+    let in_memory = served.filter(|share| !share.volume().profile().can.is_at_every_reactor);
+    let usage = in_memory
+        .filter_map(|share| Some((share.export().path.clone(), share.volume().store().usage().ok()?)));
     usage.collect()
 }
 

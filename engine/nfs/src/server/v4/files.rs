@@ -182,7 +182,7 @@ pub(super) fn write<S: Store + ?Sized>(
     let head = &arguments.head;
     server.admit_transfer(cursor, &opened, head.stateid, ShareModes::WRITE)?;
     cursor.reserve(WRITE_LEN)?;
-    if server.exports.is_read_only(&opened) {
+    if opened.read_only {
         return Err(Status4::RoFs.into());
     }
     let data = match arguments.data.0 {

@@ -63,6 +63,15 @@ impl PseudoTree {
         PseudoTree::of(exports.all().into_iter().cloned())
     }
 
+    /// Follows a change of the exports. Nodes stay, since COMPOUNDs that wait stand at them; clients see those that lead to an
+    /// export.
+    pub(super) fn follow<S: Store + ?Sized>(&mut self, exports: &ExportTable<S>) {
+        self.nodes.iter_mut().for_each(|node| node.export = None);
+        for export in exports.all() {
+            self.place(export.clone());
+        }
+    }
+
     fn of(exports: impl IntoIterator<Item = Export>) -> PseudoTree {
         let root = Node {
             name: Box::default(),
@@ -73,13 +82,18 @@ impl PseudoTree {
         };
         let mut tree = PseudoTree { nodes: vec![root] };
         for export in exports {
-            let mut at = Self::ROOT;
-            for name in names(&export.path) {
-                at = tree.named(at, name).unwrap_or_else(|| tree.add(at, name));
-            }
-            tree.node_mut(at).export = Some(export);
+            tree.place(export);
         }
         tree
+    }
+
+    /// Puts an export where its path leads.
+    fn place(&mut self, export: Export) {
+        let mut at = Self::ROOT;
+        for name in names(&export.path) {
+            at = self.named(at, name).unwrap_or_else(|| self.add(at, name));
+        }
+        self.node_mut(at).export = Some(export);
     }
 
     fn node(&self, node: NodeIndex) -> &Node {
@@ -88,6 +102,12 @@ impl PseudoTree {
 
     fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
         &mut self.nodes[node.0 as usize]
+    }
+
+    /// Whether an export is at this node or below it.
+    fn leads_to_export(&self, node: NodeIndex) -> bool {
+        let Node { export, children, .. } = self.node(node);
+        export.is_some() || children.iter().any(|child| self.leads_to_export(*child))
     }
 
     /// The node of a name in another one.
@@ -159,12 +179,13 @@ impl PseudoTree {
     /// What a node is, as a directory.
     pub(super) fn stat(&self, node: NodeIndex) -> ObjectStat {
         let Node { fileid, children, .. } = self.node(node);
+        let shown = || children.iter().filter(|child| self.leads_to_export(**child));
         let time = Timestamp::default();
         ObjectStat {
             object: ObjectId { fileid: *fileid, generation: 0 },
             kind: ObjectKind::Directory,
             mode: 0o555,
-            nlink: 2 + children.len() as u32,
+            nlink: 2 + shown().count() as u32,
             uid: 0,
             gid: 0,
             size: 4096,
@@ -175,8 +196,8 @@ impl PseudoTree {
             ctime: time,
             has_list: false,
             born: None,
-            // It changes only with the exports, and those with a restart.
-            change: children.iter().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
+            // It changes only with the exports.
+            change: shown().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
         }
     }
 }
@@ -201,12 +222,11 @@ impl<S: Store + ?Sized> Server<'_, S> {
             // One below it is for the caller.
             return Ok(At::Pseudo(node));
         }
-        let share = self.exports.shares.iter().position(|(own, _)| own.path == export.path);
+        let place = self.exports.shares.iter().position(|own| own.serves(&export.path));
         // Where another reactor has the files, COMPOUNDs that go there are carried: this one goes to several.
-        let share = share.ok_or(Status4::XDev)?;
-        let (export, volume) = &self.exports.shares[share];
-        let caller = export.caller(asker.caller.as_ref());
-        Ok(At::Object(ResolvedHandle { share, object: volume.profile().root, caller }))
+        let place = place.ok_or(Status4::XDev)?;
+        let root = self.exports.shares[place].volume().profile().root;
+        Ok(self.exports.resolve(asker, place, root).map_or(At::Pseudo(node), At::Object))
     }
 
     /// Looks a name up in a node.
@@ -223,29 +243,29 @@ impl<S: Store + ?Sized> Server<'_, S> {
     /// The node of a name in a directory of an export where another export begins. Only the root of an export is known by its
     /// path, so exports are found directly below it.
     pub(super) fn junction(&self, opened: &ResolvedHandle, name: &[u8]) -> Option<NodeIndex> {
-        let (export, volume) = &self.exports.shares[opened.share];
-        if volume.profile().root != opened.object {
+        let share = &self.exports.shares[opened.share];
+        if share.volume().profile().root != opened.object {
             return None;
         }
         let pseudo = &self.state.pseudo;
-        let node = pseudo.named(pseudo.node_of(export)?, name)?;
+        let node = pseudo.named(pseudo.node_of(share.export())?, name)?;
         pseudo.node(node).export.is_some().then_some(node)
     }
 
     /// The node that the root of an export is in; `None`: it is the root of all. Objects that are not the root of their export
     /// are not asked for.
     pub(super) fn above_export(&self, opened: &ResolvedHandle) -> Option<NodeIndex> {
-        let node = self.state.pseudo.node_of(&self.exports.shares[opened.share].0)?;
+        let node = self.state.pseudo.node_of(self.exports.shares[opened.share].export())?;
         self.state.pseudo.parent(node)
     }
 
     /// The mounted_on_fileid of an object: of the root of an export the number of the node that it covers.
     pub(super) fn mounted_on(&self, opened: &ResolvedHandle) -> u64 {
-        let (export, volume) = &self.exports.shares[opened.share];
-        if volume.profile().root != opened.object {
+        let share = &self.exports.shares[opened.share];
+        if share.volume().profile().root != opened.object {
             return opened.object.fileid;
         }
-        let node = self.state.pseudo.node_of(export);
+        let node = self.state.pseudo.node_of(share.export());
         node.map_or(opened.object.fileid, |node| self.state.pseudo.fileid(node))
     }
 
@@ -311,6 +331,21 @@ mod tests {
         assert_eq!(tree.find(1), None);
     }
 
+    /// A COMPOUND that waits stands at a node, whatever becomes of the exports meanwhile.
+    #[test]
+    fn nodes_without_exports_stay_and_are_not_seen() {
+        let mut tree = PseudoTree::of(["/srv/data", "/srv/more", "/home"].map(Export::new));
+        let data = tree.node_of(&Export::new("/srv/data")).unwrap();
+        let before = tree.stat(PseudoTree::ROOT);
+        tree.nodes.iter_mut().for_each(|node| node.export = None);
+        tree.place(Export::new("/home"));
+        assert_eq!(listed(&tree, PseudoTree::ROOT, 0), [(&b"home"[..], 4)]);
+        assert_eq!(tree.parent(data), tree.named(PseudoTree::ROOT, b"srv"));
+        let after = tree.stat(PseudoTree::ROOT);
+        assert_ne!(before.change, after.change, "clients see that it has changed");
+        assert_eq!((before.nlink, after.nlink), (4, 3));
+    }
+
     #[test]
     fn numbers_stay_the_same_when_other_exports_come_and_go() {
         let (one, other) =
@@ -323,7 +358,7 @@ mod tests {
 
     #[test]
     fn who_may_use_nothing_below_a_directory_does_not_see_it() {
-        let secret = Export { clients: vec![Client::User(7)], ..Export::new("/secret/a") };
+        let secret = Export { clients: vec![Client::User(7).into()], ..Export::new("/secret/a") };
         let tree = PseudoTree::of([secret, Export::new("/open/a")]);
         assert_eq!(listed(&tree, PseudoTree::ROOT, 0), [(&b"open"[..], 4)]);
     }
