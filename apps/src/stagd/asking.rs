@@ -1,11 +1,13 @@
 //! Asks all reactors of this server at once, from another thread, for the control socket and the metrics.
 
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use stag::fabric::Peer;
 use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
+use super::live::LiveSettings;
 use super::report::Snapshot;
 use super::signals::Request;
 use crate::admin::{ClientState, CoreState, ExportState, PATIENCE, ProcedureState, ServerState};
@@ -24,24 +26,43 @@ pub(super) struct Reactors {
     pub(super) senders: Vec<Sender<Request>>,
     pub(super) cores: Vec<CoreId>,
     pub(super) times: Vec<StatisticsReader>,
-    /// How each export was written, and its path.
-    pub(super) exports: Vec<(String, String)>,
+    /// What is served now.
+    pub(super) live: Arc<LiveSettings>,
+}
+
+/// Asks reactors for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
+pub(super) fn snapshots(reactors: &[Sender<Request>]) -> Option<Vec<Snapshot>> {
+    let (sender, receiver) = sync_channel(reactors.len());
+    for reactor in reactors {
+        reactor.send(Request::Counters(sender.clone())).ok()?;
+    }
+    drop(sender);
+    let mut found: Vec<Option<Snapshot>> = reactors.iter().map(|_| None).collect();
+    for _ in reactors {
+        let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
+        found[reactor.index()] = Some(snapshot);
+    }
+    found.into_iter().collect()
 }
 
 impl Reactors {
-    /// Asks all for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
+    /// Asks all for what they count: see [`snapshots`].
     pub(super) fn snapshots(&self) -> Option<Vec<Snapshot>> {
-        let (sender, receiver) = sync_channel(self.senders.len());
+        snapshots(&self.senders)
+    }
+
+    /// Takes no more connections. Those that there are go on.
+    pub(super) fn refuse_newcomers(&self) {
         for reactor in &self.senders {
-            reactor.send(Request::Counters(sender.clone())).ok()?;
+            // One that has ended takes none.
+            let _ = reactor.send(Request::RefuseNewcomers);
         }
-        drop(sender);
-        let mut found: Vec<Option<Snapshot>> = self.senders.iter().map(|_| None).collect();
-        for _ in &self.senders {
-            let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
-            found[reactor.index()] = Some(snapshot);
-        }
-        found.into_iter().collect()
+    }
+
+    /// Connections there are. `None`: a core did not answer in time.
+    pub(super) fn connection_count(&self) -> Option<usize> {
+        let count = |snapshot: &Snapshot| snapshot.connections().0 + snapshot.connections().1;
+        self.snapshots().map(|all| all.iter().map(count).sum())
     }
 
     /// Asks all to disconnect a client. Returns how many connections ended.
@@ -73,11 +94,11 @@ impl Reactors {
                 streams: snapshot.connections().1,
             }
         });
-        let exports = self.exports.iter().map(|(path, spec)| {
-            let usage = sum.usage().iter().find(|(found, _)| found == path).map(|(_, usage)| usage);
+        let exports = self.live.exports().into_iter().map(|(path, spec)| {
+            let usage = sum.usage().iter().find(|(found, _)| *found == path).map(|(_, usage)| usage);
             ExportState {
-                path: path.clone(),
-                spec: spec.clone(),
+                path,
+                spec,
                 bytes_total: usage.map(|usage| usage.bytes_total),
                 bytes_free: usage.map(|usage| usage.bytes_free),
                 files_total: usage.map(|usage| usage.files_total),
