@@ -178,6 +178,9 @@ fn meaning(name: &str, value: &str) -> &'static str {
     }
 }
 
+/// Whether a client has an option.
+type IsSet = fn(&ClientOptions) -> bool;
+
 /// One export; `Err` says why there is none.
 fn export(
     path: &str,
@@ -243,9 +246,9 @@ fn export(
     let mut text = format!("dir:{path}");
     // These are the export's here: the careful choice holds for all clients.
     let all: Vec<&ClientOptions> = clients.iter().map(|(_, own)| own).chain(&left_out).collect();
-    let any = |is: fn(&ClientOptions) -> bool| all.iter().any(|own| is(own));
-    let differs = |is: fn(&ClientOptions) -> bool| any(is) && !all.iter().all(|own| is(own));
-    let switches: [(&str, bool, fn(&ClientOptions) -> bool); 3] = [
+    let any = |is: IsSet| all.iter().any(|own| is(own));
+    let differs = |is: IsSet| any(is) && !all.iter().all(|own| is(own));
+    let switches: [(&str, bool, IsSet); 3] = [
         ("root_squash", true, |own| own.root_squash),
         ("all_squash", false, |own| own.all_squash),
         ("sync", true, |own| own.sync),
@@ -369,8 +372,8 @@ mod tests {
         );
         // None of those whose clients have names is open to all.
         for path in ["/", "/projects", "/usr", "/srv/joe", "/srv/www", "/srv/nfs4/homes"] {
-            let told = losses.iter().filter(|loss| loss.path == path).map(|loss| loss.what.as_str());
-            assert_eq!(told.last(), Some("not exported: no client is left"), "{path}");
+            let told = losses.iter().rfind(|loss| loss.path == path).map(|loss| loss.what.as_str());
+            assert_eq!(told, Some("not exported: no client is left"), "{path}");
         }
         assert_eq!(losses[0].line, 2);
         assert!(losses[0].what.contains("client master is left out: host names"), "{losses:?}");

@@ -57,7 +57,7 @@ impl Translate {
         out.line("listen = [\"tcp://0.0.0.0:2049\"]")?;
         out.line("rpcbind = true")?;
         out.line("# knfsd takes Calls from ports below 1024 only, unless it says insecure. Here that is the option")?;
-        out.line("# secure of an export; it refuses clients over RDMA, whose ports mean nothing.")?;
+        out.line("# secure of an export. It refuses clients over RDMA, which use no such ports.")?;
         if !losses.is_empty() {
             out.line("#\n# Without a counterpart:")?;
         }

@@ -1,9 +1,9 @@
 //! Drains the server: it takes no more connections, and stops when the last one has ended, or when the time is up.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use stag::runtime::StopFlag;
+use stag::runtime::{Clock, StopFlag};
 
 use super::asking::Reactors;
 
@@ -12,7 +12,8 @@ const INTERVAL: Duration = Duration::from_millis(200);
 
 /// Begins to drain, in a thread of its own. `Err`: there can be no such thread.
 pub(super) fn begin(reactors: Reactors, stop: StopFlag, limit: Duration) -> Result<(), String> {
-    let until = Instant::now().checked_add(limit);
+    let clock = Clock::start_system();
+    let until = clock.now().saturating_add(limit);
     let thread = thread::Builder::new().name("drain".to_owned());
     let thread = thread.spawn(move || {
         reactors.refuse_newcomers();
@@ -21,7 +22,7 @@ pub(super) fn begin(reactors: Reactors, stop: StopFlag, limit: Duration) -> Resu
         );
         // A core that does not answer has connections as far as anybody knows.
         while !stop.is_requested() && reactors.connection_count() != Some(0) {
-            if until.is_some_and(|until| Instant::now() >= until) {
+            if clock.now() >= until {
                 tracing::warn!("the time to drain is up ({limit:?}): the remaining connections are ended");
                 break;
             }

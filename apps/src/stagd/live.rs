@@ -6,10 +6,10 @@
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use stag::nfs::export::Export;
-use stag::runtime::{SendError, Sender};
+use stag::runtime::{Clock, SendError, Sender};
 
 use super::asking::snapshots;
 use super::exports::{ExportSpec, Medium};
@@ -194,13 +194,14 @@ impl LiveSettings {
 
     /// Tells all reactors of a change, and waits until each has made it. Returns whether locks stay at one of them.
     fn tell(&self, change: &LiveChange) -> Result<bool, String> {
-        let until = Instant::now() + PATIENCE;
+        let clock = Clock::start_system();
+        let until = clock.now() + PATIENCE;
         let (sender, receiver) = sync_channel(self.reactors.len());
         for reactor in &self.reactors {
             let mut request = Request::Change(change.clone(), sender.clone());
             // One that has ended serves nothing. A full mailbox is read in the next pass.
             while let Err(SendError::Full(unsent)) = reactor.send(request) {
-                if Instant::now() >= until {
+                if clock.now() >= until {
                     return Err("a core does not read its requests; ask again".to_owned());
                 }
                 request = unsent;
@@ -210,7 +211,7 @@ impl LiveSettings {
         drop(sender);
         let mut do_locks_stay = false;
         for _ in &self.reactors {
-            match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            match receiver.recv_timeout(until.saturating_sub(clock.now())) {
                 Ok(stay) => do_locks_stay |= stay,
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {

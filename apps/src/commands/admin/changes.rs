@@ -3,10 +3,11 @@
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
+use stag::runtime::Clock;
 
 use super::Done;
 use crate::admin::{AdminReply, AdminRequest, ask};
@@ -86,11 +87,12 @@ pub(super) fn drain(socket: &Path, limit: Delay, out: &mut Output) -> Result<(),
     };
     out.line(format_args!("the server {done}, or in {}", limit))?;
     out.flush()?;
-    let until = Instant::now().checked_add(limit.0.saturating_add(STOP_MAX));
+    let clock = Clock::start_system();
+    let until = clock.now().saturating_add(limit.0).saturating_add(STOP_MAX);
     let mut told = None;
     // Its socket ends with it.
     while UnixStream::connect(socket).is_ok() {
-        if until.is_some_and(|until| Instant::now() >= until) {
+        if clock.now() >= until {
             return Err(CommandFailure::run(
                 "the server has not ended in time; stag admin clients lists who is there",
             ));
