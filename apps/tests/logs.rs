@@ -111,21 +111,29 @@ fn each_level_says_more_than_the_one_before() {
 #[test]
 fn a_slow_call_names_its_client_and_its_file() {
     let folder = Folder::new("slow");
-    let data = folder.join("data");
+    let [data, file, log] = ["data", "file", "log"].map(|name| folder.join(name));
     fs::create_dir(&data).unwrap();
-    let file = folder.join("file");
     fs::write(&file, vec![7; 1 << 20]).unwrap();
     let export = format!("dir:{},name=/disk,root_squash=no", data.display());
-    let state = folder.join("state");
-    let more = ["--export", &export, "--slow", "0us", "--state-dir", state.to_str().unwrap()];
-    let log = log(&format!("shm://{}", unique("slow")), "warn", &more, |server| {
-        stag_ok(&["put", file.to_str().unwrap(), &server.at("disk/file")]);
+    let state = folder.join("state").display().to_string();
+    let arguments = ["--export", &export, "--slow", "0us", "--state-dir", &state];
+    let server = Server::start_with(&arguments, |command| {
+        command.env("STAG_LOG", "warn").stderr(File::create(&log).unwrap());
     });
-    if log.contains("io_uring") {
+    if server.started["warnings"].to_string().contains("io_uring") {
         return stag_testing::skipped("no Call waits without io_uring");
     }
-    let found =
-        line(&log, &["WARN slow: ", "procedure=", "client=\"process ", "subject=\"/disk file ", ", handle "]);
+    // Lines are few each second.
+    let found = loop {
+        stag_ok(&["put", file.to_str().unwrap(), &server.at("disk/file")]);
+        let text = fs::read_to_string(&log).unwrap();
+        if let Some(line) = text.lines().find(|line| line.contains("subject=\"/disk file ")) {
+            break line.to_owned();
+        }
+    };
+    for part in ["WARN slow: ", "procedure=", "client=\"process ", ", handle "] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
     let inode = [&data, &data.join("file")].map(|path| format!("file {},", path.metadata().unwrap().ino()));
     assert!(inode.iter().any(|inode| found.contains(inode)), "{found}: {inode:?}");
 }

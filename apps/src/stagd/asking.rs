@@ -51,14 +51,6 @@ impl Reactors {
         snapshots(&self.senders)
     }
 
-    /// Takes no more connections. Those that there are go on.
-    pub(super) fn refuse_newcomers(&self) {
-        for reactor in &self.senders {
-            // One that has ended takes none.
-            let _ = reactor.send(Request::RefuseNewcomers);
-        }
-    }
-
     /// Connections there are. `None`: a core did not answer in time.
     pub(super) fn connection_count(&self) -> Option<usize> {
         let count = |snapshot: &Snapshot| snapshot.connections().0 + snapshot.connections().1;

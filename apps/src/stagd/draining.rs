@@ -10,13 +10,14 @@ use super::asking::Reactors;
 /// How often connections are counted.
 const INTERVAL: Duration = Duration::from_millis(200);
 
-/// Begins to drain, in a thread of its own. `Err`: there can be no such thread.
+/// Begins to drain. When it returns, no core takes a connection; a thread of its own waits for the end of the others. `Err`: a core
+/// does not answer, or there can be no such thread.
 pub(super) fn begin(reactors: Reactors, stop: StopFlag, limit: Duration) -> Result<(), String> {
+    reactors.live.refuse_newcomers()?;
     let clock = Clock::start_system();
     let until = clock.now().saturating_add(limit);
     let thread = thread::Builder::new().name("drain".to_owned());
     let thread = thread.spawn(move || {
-        reactors.refuse_newcomers();
         tracing::info!(
             "no more connections are taken; the server stops when those that there are have ended"
         );

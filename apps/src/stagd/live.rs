@@ -29,6 +29,8 @@ pub(super) enum LiveChange {
     Slow(Option<Duration>),
     /// Weights of clients that connect from now on.
     Weights(Vec<ClientWeight>),
+    /// No more connections are taken on. Existing ones go on.
+    RefuseNewcomers,
 }
 
 /// Where a reactor says that it made a change: whether locks on a removed export stay.
@@ -76,6 +78,11 @@ impl LiveSettings {
     /// Whether there is a configuration file to read again.
     pub(super) fn has_file(&self) -> bool {
         self.options.config.is_some()
+    }
+
+    /// Lets no reactor take on more connections.
+    pub(super) fn refuse_newcomers(&self) -> Result<(), String> {
+        self.tell(&LiveChange::RefuseNewcomers).map(drop)
     }
 
     /// Gives an export the rules of `spec`, which names its path. `Err` says why it stays as it is.

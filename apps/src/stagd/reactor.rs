@@ -94,7 +94,6 @@ impl<P: Served> ServedReactor<'_, P> {
                 // The operator may have given up.
                 Request::Evict(client, to) => _ = to.try_send(self.evict(&client)),
                 Request::Change(change, to) => _ = to.try_send(self.change(change)),
-                Request::RefuseNewcomers => self.engine.refuse_newcomers(),
             }
         }
     }
@@ -124,6 +123,7 @@ impl<P: Served> ServedReactor<'_, P> {
                 return remove_export(services.get_mut(), &path) == Removal::LocksStay;
             }
             LiveChange::Slow(slow) => services.set_slow_log(slow),
+            LiveChange::RefuseNewcomers => self.engine.refuse_newcomers(),
             LiveChange::Weights(weights) => {
                 self.engine.set_client_weights(move |peer| weight_of(&weights, peer));
             }

@@ -41,8 +41,6 @@ pub(super) enum Request {
     Evict(String, EvictedSender),
     /// A change of what is served. What became of it is sent there.
     Change(LiveChange, ChangedSender),
-    /// No more connections are taken on.
-    RefuseNewcomers,
 }
 
 /// Both ends of each reactor's mailbox.
