@@ -84,6 +84,11 @@ impl<S: Store + ?Sized> Service for Mount<S> {
         Outcome::Done
     }
 
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        let path = call.arguments().value::<PathArguments<'_>>().ok()?.path;
+        Some(String::from_utf8_lossy(path.0).into_owned())
+    }
+
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
