@@ -28,7 +28,7 @@ const ENDING: &str = ".sock";
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Octets of a request that are read at most.
-pub const REQUEST_LEN_MAX: u64 = 4096;
+pub const REQUEST_LEN_MAX: u64 = 64 << 10;
 
 /// Octets of a reply that are read at most.
 const REPLY_LEN_MAX: u64 = 64 << 20;
@@ -45,6 +45,26 @@ pub enum AdminRequest {
     Evict {
         /// Its address, or `uid N`, as [`ClientState::client`] has it; or its client id, as [`NfsClientState::id`] has it.
         client: String,
+    },
+    /// To serve an export by other rules.
+    ChangeExport {
+        /// As behind `--export`: it names the path.
+        spec: String,
+    },
+    /// To serve an export no longer.
+    RemoveExport {
+        /// The path that clients mount.
+        path: String,
+        /// Even if files in memory are lost with it.
+        #[serde(default)]
+        force: bool,
+    },
+    /// To read the configuration file again.
+    Reload,
+    /// To take no more connections, and to stop when the last one has ended, or when the time is up.
+    Drain {
+        /// The time.
+        seconds: u64,
     },
     /// To log from another level on.
     Log {
@@ -63,6 +83,13 @@ pub enum AdminReply {
     Stats(Box<ServerState>),
     /// To [`AdminRequest::Holdings`].
     Holdings(Box<HoldingsState>),
+    /// To [`AdminRequest::Reload`].
+    Reloaded {
+        /// What has changed.
+        changed: Vec<String>,
+        /// What would change with a restart.
+        restart: Vec<String>,
+    },
     /// It did that.
     Done(String),
     /// It did not, for this reason.
@@ -357,6 +384,12 @@ mod tests {
         let evict = AdminRequest::Evict { client: "10.0.0.7".to_owned() };
         assert_eq!(written(evict), r#"{"do":"evict","client":"10.0.0.7"}"#);
         assert_eq!(serde_json::from_str::<AdminRequest>(r#"{"do":"stop"}"#).unwrap(), AdminRequest::Stop);
+        let remove = AdminRequest::RemoveExport { path: "/a".to_owned(), force: false };
+        assert_eq!(
+            serde_json::from_str::<AdminRequest>(r#"{"do":"remove_export","path":"/a"}"#).unwrap(),
+            remove
+        );
+        assert_eq!(written(AdminRequest::Drain { seconds: 60 }), r#"{"do":"drain","seconds":60}"#);
         assert!(serde_json::from_str::<AdminRequest>(r#"{"do":"dance"}"#).is_err());
     }
 

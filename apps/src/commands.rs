@@ -20,3 +20,4 @@ pub mod put;
 pub mod rm;
 pub mod stat;
 pub mod top;
+pub mod translate;

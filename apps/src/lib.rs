@@ -22,6 +22,7 @@
 //! | [`copy`] | copies between this machine and servers |
 //! | `programs` | the programs that an engine serves |
 //! | [`admin`] | the control socket of `stagd` |
+//! | [`exports_file`] | knfsd's `/etc/exports`, translated |
 //! | [`remote`] | a server's files, as the commands use them |
 //! | [`timings`], [`counters`] | measured times, and counters |
 //! | [`stagd`] | the server: options, plan, run, report |
@@ -38,6 +39,7 @@ pub mod copy;
 pub mod counters;
 pub mod demo;
 mod descriptors;
+pub mod exports_file;
 pub mod failure;
 pub mod flags;
 pub mod limits;

@@ -1,6 +1,8 @@
 //! The log, on standard error: unrequested events. `STAG_LOG` sets the level (`STAG_LOG=info`,
 //! `STAG_LOG=stag_rpc=debug`).
 
+mod format;
+
 use std::env;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,6 +14,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::reload;
 
 use crate::failure::CommandFailure;
+use format::LineFormat;
+pub use format::{LogFormat, now};
 
 /// The variable that sets the log's level.
 const VARIABLE: &str = "STAG_LOG";
@@ -26,6 +30,9 @@ pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 type SetFilter = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
 
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
+
+/// How lines are written that are no events.
+static NOTICES: OnceLock<LineFormat> = OnceLock::new();
 
 /// Reads a filter: a level, or `target=level` with commas between.
 fn filter(text: &str) -> Result<Targets, String> {
@@ -44,7 +51,7 @@ pub fn set(text: &str) -> Result<(), String> {
 }
 
 /// Starts the log: warnings and errors, unless told otherwise.
-pub fn start() -> Result<(), CommandFailure> {
+pub fn start(format: LogFormat) -> Result<(), CommandFailure> {
     let wanted = env::var(VARIABLE).unwrap_or_else(|_| "warn".to_owned());
     let filter =
         filter(&wanted).map_err(|problem| CommandFailure::usage(format_args!("{VARIABLE}={problem}")))?;
@@ -54,13 +61,13 @@ pub fn start() -> Result<(), CommandFailure> {
         .with_max_level(LevelFilter::TRACE)
         .with_writer(|| LogWriter)
         .with_ansi(wants_colours(&io::stderr()))
-        // The sentence says what it is about.
-        .with_target(false)
+        .event_format(LineFormat::new(format))
         .finish()
         .with(filter);
     // It is set already where one process runs two servers: the first one's log serves both.
     if tracing::subscriber::set_global_default(subscriber).is_ok() {
         let _ = SET_FILTER.set(Box::new(move |filter| handle.reload(filter)));
+        let _ = NOTICES.set(LineFormat::new(format));
     }
     Ok(())
 }
@@ -89,6 +96,16 @@ pub fn flush() {
 pub fn tell(line: &str) {
     LOG.push(format!("{line}\n").as_bytes());
     flush();
+}
+
+/// Writes a line of the server, whatever the level of the log, in the form of its lines. Waits as [`flush`] does.
+pub fn notice(text: &str) {
+    LOG.push(notice_line(text).as_bytes());
+    flush();
+}
+
+fn notice_line(text: &str) -> String {
+    NOTICES.get_or_init(|| LineFormat::new(LogFormat::Text)).notice(text)
 }
 
 /// Lines on their way to standard error, which a thread of its own writes: a reactor never waits for its reader.
@@ -140,9 +157,9 @@ impl Log {
         lines.is_writing = true;
         drop(lines);
         if dropped > 0 {
-            text.extend(
-                format!("{dropped} lines of the log were dropped: they were not read in time\n").bytes(),
-            );
+            let told =
+                notice_line(&format!("{dropped} lines of the log were dropped: they were not read in time"));
+            text.extend(told.bytes());
         }
         // A program goes on without readers.
         let _ = io::stderr().write_all(&text);

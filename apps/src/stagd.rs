@@ -19,12 +19,14 @@ mod cores;
 mod credits;
 mod descriptors;
 mod directories;
+mod draining;
 mod exports;
 mod fabric;
 mod filling;
 mod holdings;
 mod listen;
 mod listeners;
+mod live;
 mod locks;
 mod metrics;
 mod mounts;
@@ -39,6 +41,7 @@ mod serve;
 mod services;
 mod settings;
 mod signals;
+mod sizing;
 mod state;
 mod supervisor;
 mod versions;
@@ -60,9 +63,7 @@ pub use weights::ClientWeight;
     name = "stagd",
     version = VERSION,
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
-        stagd --export dir:/srv/data,name=/data --listen iwarp://0.0.0.0\n          \
-        stagd --export mem:/data --listen verbs://0.0.0.0 --device mlx5_0\n          \
-        stagd --cores 2-5 --export mem:/data --listen tcp://0.0.0.0:2049"
+        stagd --cores 2-5 --export dir:/srv/data --listen verbs://0.0.0.0"
 )]
 struct Stagd {
     #[command(flatten)]
@@ -145,11 +146,15 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     if options.export.iter().any(|export| export == "help") {
         return export_help(out);
     }
-    logging::start()?;
+    if !options.plan.is_empty() {
+        return sizing::print(options, out);
+    }
+    let settings = Settings::new(options)?;
+    logging::start(settings.log_format)?;
+    tracing::info!("stagd {VERSION}");
     limits::survive_file_size_limit()?;
     // Clients say the modes of their files; what is ours alone is made with a mode of its own.
     rustix::process::umask(rustix::fs::Mode::empty());
-    let settings = Settings::new(options)?;
     let plan = Plan::new(&settings)?;
     state::check(&settings, options.check)?;
     let mut place = Place::choose(&settings, options.check)?;
@@ -162,5 +167,5 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
         out.flush()?;
         return fabric::check(&settings, &plan);
     }
-    serve::serve(&settings, &plan, &place, options.until_eof, out)
+    serve::serve((options, &settings), &plan, &place, out)
 }

@@ -7,7 +7,7 @@ use stag::fabric::shm::Admit;
 
 use crate::commands::{
     admin, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf, ping,
-    put, rm, stat, top,
+    put, rm, stat, top, translate,
 };
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
@@ -26,9 +26,8 @@ use crate::{arguments, conform, demo, limits, stagd};
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
         Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto\n         \
-        --placement send|rdma|auto;\n         \
-        shm: --shm-allow WHO; iwarp: --crc on|off --congestion-control NAME;\n         \
-        verbs: --device NAME --exposure KIND\n\
+        --placement send|rdma|auto; verbs: --device NAME --exposure KIND;\n         \
+        iwarp: --crc on|off --congestion-control NAME; shm: --shm-allow WHO\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -98,6 +97,7 @@ enum Command {
     Explain(explain::Explain),
     Admin(admin::Admin),
     Top(top::Top),
+    Translate(translate::Translate),
     #[command(hide = true)]
     Generate(generate::Generate),
     /// The server, for `stag demo` where only `stag` was built
@@ -129,6 +129,7 @@ impl Command {
             Command::Explain(command) => command.run(out),
             Command::Admin(command) => command.run(out),
             Command::Top(command) => command.run(out),
+            Command::Translate(command) => command.run(out),
             Command::Generate(command) => command.run(out),
             Command::Stagd(options) => stagd::run(options, out),
         }
@@ -174,6 +175,7 @@ impl Command {
             | Command::Explain(_)
             | Command::Admin(_)
             | Command::Top(_)
+            | Command::Translate(_)
             | Command::Generate(_)
             | Command::Stagd(_) => Vec::new(),
         }

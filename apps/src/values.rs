@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for Pages {
     }
 }
 
-/// A time that something may take: `50ms`, `2s`, `800us`.
+/// A time that something may take: `800us`, `50ms`, `2s`, `5m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delay(pub Duration);
 
@@ -101,6 +101,7 @@ impl FromStr for Delay {
     fn from_str(text: &str) -> Result<Delay, String> {
         let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
         let unit: Option<fn(u64) -> Duration> = match &text[digits..] {
+            "m" => Some(|minutes| Duration::from_secs(minutes.saturating_mul(60))),
             "s" => Some(Duration::from_secs),
             "ms" => Some(Duration::from_millis),
             "us" => Some(Duration::from_micros),
@@ -108,7 +109,20 @@ impl FromStr for Delay {
         };
         let number = text[..digits].parse::<u64>().ok();
         let delay = number.zip(unit).map(|(number, unit)| Delay(unit(number)));
-        delay.ok_or_else(|| format!("{text:?} is not a time; write 800us, 50ms or 2s"))
+        delay.ok_or_else(|| format!("{text:?} is not a time; write 800us, 50ms, 2s or 5m"))
+    }
+}
+
+/// As it is written, in whole units.
+impl fmt::Display for Delay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, microseconds) = (self.0.as_secs(), self.0.subsec_micros());
+        match (seconds, microseconds) {
+            (1.., 0) if seconds.is_multiple_of(60) => write!(f, "{}m", seconds / 60),
+            (1.., 0) => write!(f, "{seconds}s"),
+            (_, microseconds) if microseconds.is_multiple_of(1000) => write!(f, "{}ms", self.0.as_millis()),
+            _ => write!(f, "{}us", self.0.as_micros()),
+        }
     }
 }
 

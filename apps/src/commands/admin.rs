@@ -1,5 +1,7 @@
 //! `stag admin`: what a running `stagd` does, and requests to it.
 
+mod changes;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +11,8 @@ use serde::Serialize;
 use crate::admin::{AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, only_socket};
 use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::values::{Size, Time, count};
+use crate::values::{Delay, Size, Time, count};
+use changes::ExportsChange;
 
 /// Shows and steers a running stagd
 #[derive(Debug, Args)]
@@ -28,8 +31,11 @@ enum What {
     Clients,
     /// Opens and locks, and who holds them
     Locks,
-    /// What is served, and its space
-    Exports,
+    /// What is served, and its space; changes it
+    Exports {
+        #[command(subcommand)]
+        change: Option<ExportsChange>,
+    },
     /// Calls by procedure, cores and memory
     Stats,
     /// Disconnects a client (address, or "uid N"), or ends one by its id
@@ -41,6 +47,14 @@ enum What {
     Log {
         /// As in the variable STAG_LOG
         filter: String,
+    },
+    /// Reads the configuration file again
+    Reload,
+    /// Takes no more connections; stops after the last
+    Drain {
+        /// Time for clients to go [default: 5m]
+        #[arg(long, value_name = "TIME", default_value = "5m", hide_default_value = true)]
+        limit: Delay,
     },
     /// Stops the server in order
     Stop,
@@ -77,6 +91,10 @@ fn holdings(socket: Option<&PathBuf>) -> Result<HoldingsState, CommandFailure> {
 }
 
 impl Admin {
+    fn socket(&self) -> Result<PathBuf, CommandFailure> {
+        self.socket.clone().map_or_else(only_socket, Ok)
+    }
+
     /// Runs it.
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         let request = match &self.what {
@@ -85,13 +103,16 @@ impl Admin {
                 return nfs_clients(&holdings(self.socket.as_ref())?, out);
             }
             What::Locks => return locks(&holdings(self.socket.as_ref())?, out),
-            What::Exports => return exports(&state(self.socket.as_ref())?, out),
+            What::Exports { change: None } => return exports(&state(self.socket.as_ref())?, out),
             What::Stats => return stats(&state(self.socket.as_ref())?, out),
             What::Evict { client } => AdminRequest::Evict { client: client.clone() },
             What::Log { filter } => AdminRequest::Log { filter: filter.clone() },
+            What::Exports { change: Some(change) } => change.request(),
+            What::Reload => return changes::reload(&self.socket()?, out),
+            What::Drain { limit } => return changes::drain(&self.socket()?, *limit, out),
             What::Stop => AdminRequest::Stop,
         };
-        let socket = self.socket.clone().map_or_else(only_socket, Ok)?;
+        let socket = self.socket()?;
         if let AdminReply::Done(done) = ask(&socket, &request)? {
             out.line(&done)?;
             out.object(&Done { done })?;

@@ -1,5 +1,6 @@
 //! Asks all reactors of this server at once, from another thread, for the control socket and the metrics.
 
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use stag::fabric::Peer;
@@ -7,6 +8,7 @@ use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS}
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
 use super::holdings::Holdings;
+use super::live::LiveSettings;
 use super::report::Snapshot;
 use super::signals::Request;
 use crate::admin::{
@@ -30,24 +32,35 @@ pub(super) struct Reactors {
     pub(super) senders: Vec<Sender<Request>>,
     pub(super) cores: Vec<CoreId>,
     pub(super) times: Vec<StatisticsReader>,
-    /// How each export was written, and its path.
-    pub(super) exports: Vec<(String, String)>,
+    /// What is served now.
+    pub(super) live: Arc<LiveSettings>,
+}
+
+/// Asks reactors for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
+pub(super) fn snapshots(reactors: &[Sender<Request>]) -> Option<Vec<Snapshot>> {
+    let (sender, receiver) = sync_channel(reactors.len());
+    for reactor in reactors {
+        reactor.send(Request::Counters(sender.clone())).ok()?;
+    }
+    drop(sender);
+    let mut found: Vec<Option<Snapshot>> = reactors.iter().map(|_| None).collect();
+    for _ in reactors {
+        let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
+        found[reactor.index()] = Some(snapshot);
+    }
+    found.into_iter().collect()
 }
 
 impl Reactors {
-    /// Asks all for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
+    /// Asks all for what they count: see [`snapshots`].
     pub(super) fn snapshots(&self) -> Option<Vec<Snapshot>> {
-        let (sender, receiver) = sync_channel(self.senders.len());
-        for reactor in &self.senders {
-            reactor.send(Request::Counters(sender.clone())).ok()?;
-        }
-        drop(sender);
-        let mut found: Vec<Option<Snapshot>> = self.senders.iter().map(|_| None).collect();
-        for _ in &self.senders {
-            let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
-            found[reactor.index()] = Some(snapshot);
-        }
-        found.into_iter().collect()
+        snapshots(&self.senders)
+    }
+
+    /// Connections there are. `None`: a core did not answer in time.
+    pub(super) fn connection_count(&self) -> Option<usize> {
+        let count = |snapshot: &Snapshot| snapshot.connections().0 + snapshot.connections().1;
+        self.snapshots().map(|all| all.iter().map(count).sum())
     }
 
     /// Asks all who holds which opens and locks, and puts it together.
@@ -102,11 +115,11 @@ impl Reactors {
                 streams: snapshot.connections().1,
             }
         });
-        let exports = self.exports.iter().map(|(path, spec)| {
-            let usage = sum.usage().iter().find(|(found, _)| found == path).map(|(_, usage)| usage);
+        let exports = self.live.exports().into_iter().map(|(path, spec)| {
+            let usage = sum.usage().iter().find(|(found, _)| *found == path).map(|(_, usage)| usage);
             ExportState {
-                path: path.clone(),
-                spec: spec.clone(),
+                path,
+                spec,
                 bytes_total: usage.map(|usage| usage.bytes_total),
                 bytes_free: usage.map(|usage| usage.bytes_free),
                 files_total: usage.map(|usage| usage.files_total),

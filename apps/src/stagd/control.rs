@@ -6,13 +6,16 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 use stag::runtime::StopFlag;
 
 use super::asking::Reactors;
+use super::draining;
 use super::holdings::read_id;
+use super::live::Reloaded;
 use crate::admin::{
     AdminReply, AdminRequest, PATIENCE, REQUEST_LEN_MAX, is_abandoned, remove_abandoned_sockets,
     usual_sockets,
@@ -118,6 +121,10 @@ fn answer(stream: &UnixStream, reactors: &Reactors, stop: &StopFlag) -> io::Resu
     (&mut &*stream).write_all(text.as_bytes())
 }
 
+fn done(outcome: Result<String, String>) -> AdminReply {
+    outcome.map_or_else(AdminReply::Refused, AdminReply::Done)
+}
+
 fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminReply {
     match request {
         AdminRequest::Stats => match reactors.state() {
@@ -133,6 +140,19 @@ fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminRepl
             Ok(()) => AdminReply::Done(format!("logs {filter} from now on")),
             Err(problem) => AdminReply::Refused(problem),
         },
+        AdminRequest::ChangeExport { spec } => done(reactors.live.change_export(&spec)),
+        AdminRequest::RemoveExport { path, force } => done(reactors.live.remove_export(&path, force)),
+        AdminRequest::Reload => match reactors.live.reload() {
+            Ok(Reloaded { changed, restart }) => AdminReply::Reloaded { changed, restart },
+            Err(problem) => AdminReply::Refused(problem),
+        },
+        AdminRequest::Drain { seconds } => {
+            let drains = draining::begin(reactors.clone(), stop.clone(), Duration::from_secs(seconds));
+            done(
+                drains
+                    .map(|()| "takes no more connections, and stops when the last one has ended".to_owned()),
+            )
+        }
         AdminRequest::Stop => {
             stop.request();
             AdminReply::Done("stops in order".to_owned())

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use stag::nfs::export::{Client, Export};
+use stag::nfs::export::{Client, ClientRule, Export};
 use stag::vfs::INVALID_ID;
 use stag::wire::mount3::PATH_LEN_MAX;
 
@@ -138,9 +138,9 @@ pub(super) const OPTIONS: &[ExportOption] = {
         ExportOption::new(
             Client,
             None,
-            ["client=ADDRESS/BITS", "an address or network that may mount it; repeated", "all"],
+            ["client=NET[:ro|:rw]", "an address, a network or *: may use it; repeated", "all"],
         ),
-        ExportOption::new(Uid, None, ["uid=N", "over shm: a user of this machine; repeated", "all"]),
+        ExportOption::new(Uid, None, ["uid=N[:ro|:rw]", "over shm: a user of this machine; repeated", "all"]),
         ExportOption::new(
             Secure,
             None,
@@ -260,15 +260,8 @@ fn check_path(path: &str) -> Result<(), Complaint> {
 }
 
 fn set(export: &mut ExportSpec, option: &str, value: Option<&str>, word: &str) -> Result<(), Complaint> {
-    let number = |what| {
-        let found = value.unwrap_or_default();
-        found.parse::<u32>().map_err(|_| (what, found.to_owned(), "give a number from 0 to 4294967295"))
-    };
-    // Of a user or group. The last number is none: nothing may belong to it.
-    let id = |what| match number(what)? {
-        INVALID_ID => Err((what, INVALID_ID.to_string(), "give a number from 0 to 4294967294")),
-        id => Ok(id),
-    };
+    let number = |what| number(value.unwrap_or_default(), what);
+    let id = |what| user(value.unwrap_or_default(), what);
     let yes_or_no = |what| match value {
         None | Some("yes") => Ok(true),
         Some("no") => Ok(false),
@@ -299,8 +292,14 @@ fn set(export: &mut ExportSpec, option: &str, value: Option<&str>, word: &str) -
         (OptionKind::AllSquash, _) => export.access.all_squash = yes_or_no("option all_squash")?,
         (OptionKind::AnonymousUid, _) => export.access.anonymous_uid = id("option anonuid")?,
         (OptionKind::AnonymousGid, _) => export.access.anonymous_gid = id("option anongid")?,
-        (OptionKind::Uid, _) => export.access.clients.push(Client::User(id("option uid")?)),
-        (OptionKind::Client, _) => export.access.clients.push(network(value.unwrap_or_default())?),
+        (OptionKind::Uid | OptionKind::Client, _) => {
+            let (named, read_only) = rights(value.unwrap_or_default());
+            let client = match known.kind {
+                OptionKind::Uid => Client::User(user(named, "option uid")?),
+                _ => network(named)?,
+            };
+            export.access.clients.push(ClientRule { client, read_only });
+        }
         (OptionKind::Objects, _) => match number("option objects")? {
             0 => return Err(("option objects", "0".to_owned(), "give at least 1, for the root directory")),
             objects => export.objects = objects,
@@ -318,9 +317,34 @@ fn set(export: &mut ExportSpec, option: &str, value: Option<&str>, word: &str) -
     Ok(())
 }
 
+/// Splits `CLIENT:ro` and `CLIENT:rw`. No address ends so.
+fn rights(text: &str) -> (&str, Option<bool>) {
+    match text.rsplit_once(':') {
+        Some((client, "ro")) => (client, Some(true)),
+        Some((client, "rw")) => (client, Some(false)),
+        _ => (text, None),
+    }
+}
+
+fn number(found: &str, what: &'static str) -> Result<u32, Complaint> {
+    found.parse().map_err(|_| (what, found.to_owned(), "give a number from 0 to 4294967295"))
+}
+
+/// A user or group. The last number is none: nothing may belong to it.
+fn user(found: &str, what: &'static str) -> Result<u32, Complaint> {
+    match number(found, what)? {
+        INVALID_ID => Err((what, INVALID_ID.to_string(), "give a number from 0 to 4294967294")),
+        id => Ok(id),
+    }
+}
+
 fn network(text: &str) -> Result<Client, Complaint> {
-    let complain =
-        || ("option client", text.to_owned(), "give an address, or a network like 10.0.0.0/8 or fd00::/8");
+    const WANTED: &str =
+        "give an address, a network like 10.0.0.0/8 or fd00::/8, or * for all; :ro or :rw may follow";
+    let complain = || ("option client", text.to_owned(), WANTED);
+    if text == "*" {
+        return Ok(Client::Any);
+    }
     let (address, bits) = text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
     let address: IpAddr = address.parse().map_err(|_| complain())?;
     let bits_max = if address.is_ipv4() { 32 } else { 128 };
@@ -389,11 +413,11 @@ mod tests {
         for option in OPTIONS {
             let value = match option.syntax.split_once('=') {
                 None => String::new(),
-                Some((_, "ADDRESS/BITS")) => "=10.0.0.0/8".to_owned(),
+                Some((_, "NET[:ro|:rw]")) => "=10.0.0.0/8:ro".to_owned(),
                 Some((_, "BYTES")) => "=1M".to_owned(),
                 Some((_, "/PATH")) => "=/other".to_owned(),
                 Some((_, "yes|no")) => "=yes".to_owned(),
-                Some((_, "N")) => "=1".to_owned(),
+                Some((_, "N" | "N[:ro|:rw]")) => "=1".to_owned(),
                 Some((_, other)) => panic!("{other}: write a value of it here"),
             };
             for medium in [Medium::Memory, Medium::Directory] {
@@ -421,12 +445,35 @@ mod tests {
             root_squash: false,
             anonymous_uid: 1,
             anonymous_gid: 2,
-            clients: vec![Client::User(5), network],
+            clients: vec![Client::User(5).into(), network.into()],
             ..Export::new("/a/b")
         };
         let expected = ExportSpec { access, size: Some(3 << 20), core: Some(7), objects: 4, ..plain };
         assert_eq!(full, expected);
         assert_eq!("mem:/".parse::<ExportSpec>().unwrap().access.path, "/");
+    }
+
+    #[test]
+    fn clients_have_rights_of_their_own() {
+        let text = "mem:/a,client=10.0.0.0/8:rw,client=fd00::1:ro,client=fd00::/8,client=*:ro,uid=5:rw";
+        let rules = text.parse::<ExportSpec>().unwrap().access.clients;
+        let rule = |text: &str, bits, read_only| {
+            let client = Client::Network { address: text.parse().unwrap(), bits };
+            ClientRule { client, read_only }
+        };
+        let expected = [
+            rule("10.0.0.0", 8, Some(false)),
+            rule("fd00::1", 128, Some(true)),
+            rule("fd00::", 8, None),
+            ClientRule { client: Client::Any, read_only: Some(true) },
+            ClientRule { client: Client::User(5), read_only: Some(false) },
+        ];
+        assert_eq!(rules, expected);
+        for wrong in
+            ["client=10.0.0.0/8:rx", "client=:ro", "client", "client=*:", "client=*/8", "uid=:ro", "uid=*"]
+        {
+            assert!(format!("mem:/a,{wrong}").parse::<ExportSpec>().is_err(), "{wrong}");
+        }
     }
 
     #[test]
@@ -477,7 +524,7 @@ mod tests {
             ),
             (
                 "mem:/a,client=host",
-                r#"export "mem:/a,client=host": option client "host": give an address, or a network like 10.0.0.0/8 or fd00::/8"#,
+                r#"export "mem:/a,client=host": option client "host": give an address, a network like 10.0.0.0/8 or fd00::/8, or * for all; :ro or :rw may follow"#,
             ),
             (
                 "mem:/a,size=99999999T",

@@ -39,8 +39,10 @@ impl Holdings {
         let (nfs, .., nfs4) = programs.get_mut();
         let (clients, clients_count) = nfs4.clients(now, CLIENTS_MAX);
         let exports = nfs.exports().borrow();
-        let volumes =
-            exports.shares().iter().map(|(export, volume)| (volume.profile().volume, export.path.clone()));
+        let volumes = exports
+            .shares()
+            .iter()
+            .map(|share| (share.volume().profile().volume, share.export().path.clone()));
         let locking = locking.borrow();
         let (hosts, held) = (locking.holdings(), locking.held(HELD_MAX));
         Holdings { clients, clients_count, hosts, held, volumes: volumes.collect() }

@@ -9,6 +9,7 @@ use clap::Args;
 use serde::de::{Deserialize, Deserializer, Error, IntoDeserializer, SeqAccess, Visitor};
 
 use crate::failure::CommandFailure;
+use crate::logging::LogFormat;
 use crate::nearest::nearest;
 use crate::values::{
     CongestionControlName, DataPlacement, Delay, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
@@ -16,6 +17,7 @@ use crate::values::{
 
 use super::cores::CoreList;
 use super::listen::Listen;
+use super::sizing::LoadPart;
 use super::versions::NfsVersions;
 use super::weights::ClientWeight;
 
@@ -106,6 +108,9 @@ pub struct StagdOptions {
     /// Log each Call that waits this long: 50ms
     #[arg(long, value_name = "TIME")]
     pub slow: Option<Delay>,
+    /// Log as text or json [default: text]
+    #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
+    pub log_format: Option<LogFormat>,
     /// Read the same keys from a file; flags win
     #[arg(long, value_name = "FILE.toml")]
     #[serde(skip)]
@@ -114,6 +119,10 @@ pub struct StagdOptions {
     #[arg(long)]
     #[serde(skip)]
     pub check: bool,
+    /// Print flags for a load: clients=200 files=1G
+    #[arg(long, value_name = "LOAD", num_args = 1..)]
+    #[serde(skip)]
+    pub plan: Vec<LoadPart>,
     /// Stop when standard input ends: for a parent process
     #[arg(long, hide = true)]
     #[serde(skip)]
@@ -155,8 +164,10 @@ impl StagdOptions {
             metrics: flags.metrics.or(file.metrics),
             control: flags.control.or(file.control),
             slow: flags.slow.or(file.slow),
+            log_format: flags.log_format.or(file.log_format),
             config: flags.config,
             check: flags.check,
+            plan: flags.plan,
             until_eof: flags.until_eof,
         })
     }

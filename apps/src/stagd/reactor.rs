@@ -6,7 +6,7 @@ use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
 use stag::memory::Ledger;
-use stag::nfs::server::{Registered, Registry, SharedLocking};
+use stag::nfs::server::{Registered, Registry, Removal, SharedLocking, change_export, remove_export};
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
@@ -16,10 +16,12 @@ use super::cores::Place;
 use super::fabric::Served;
 use super::holdings::{Holdings, shown_id};
 use super::listen::Listen;
+use super::live::LiveChange;
 use super::plan::Plan;
 use super::registration::Registration;
 use super::report::{self, Ended, Snapshot};
 use super::signals::Request;
+use super::weights::weight_of;
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -98,6 +100,7 @@ impl<P: Served> ServedReactor<'_, P> {
                     }
                 }
                 Request::EvictClient(client, to) => _ = to.try_send(self.evict_client(client).into()),
+                Request::Change(change, to) => _ = to.try_send(self.change(change)),
             }
         }
     }
@@ -126,6 +129,24 @@ impl<P: Served> ServedReactor<'_, P> {
             tracing::info!("client {}: ended by the operator, with all that it held", shown_id(client));
         }
         is_known
+    }
+
+    /// Changes what is served. Returns whether locks on a removed export stay.
+    fn change(&mut self, change: LiveChange) -> bool {
+        // It has services as long as it serves.
+        let Some(services) = self.engine.services_mut() else { return false };
+        match change {
+            LiveChange::Rules(export) => _ = change_export(services.get_mut(), &export),
+            LiveChange::Remove(path) => {
+                return remove_export(services.get_mut(), &path) == Removal::LocksStay;
+            }
+            LiveChange::Slow(slow) => services.set_slow_log(slow),
+            LiveChange::RefuseNewcomers => self.engine.refuse_newcomers(),
+            LiveChange::Weights(weights) => {
+                self.engine.set_client_weights(move |peer| weight_of(&weights, peer));
+            }
+        }
+        false
     }
 
     /// All reactors are made.

@@ -23,6 +23,7 @@ use super::supervisor;
 use crate::admin::PoolState;
 use crate::counters::Counters;
 use crate::failure::CommandFailure;
+use crate::logging::now;
 use crate::output::Output;
 use crate::programs::Programs;
 use crate::values::{Size, Time};
@@ -37,6 +38,8 @@ const POOLS_EACH: usize = 2;
 struct Chosen<'a> {
     /// `checked` or `started`.
     event: &'static str,
+    /// The time of day.
+    time: String,
     version: &'static str,
     /// The first core, which listens.
     core: usize,
@@ -89,6 +92,8 @@ struct Price<'a> {
 #[derive(Serialize)]
 struct Ready<'a> {
     event: &'static str,
+    /// The time of day.
+    time: String,
     url: &'a str,
 }
 
@@ -221,9 +226,10 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
 /// The space of exports in memory. Asking a disk could take long.
 fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, Usage)> {
     let exports = programs.get_mut().0.exports().borrow();
-    let in_memory = exports.shares().iter().filter(|(_, volume)| !volume.profile().can.is_at_every_reactor);
-    let usage =
-        in_memory.filter_map(|(export, volume)| Some((export.path.clone(), volume.store().usage().ok()?)));
+    let served = exports.shares().iter().filter(|share| !share.is_removed());
+    let in_memory = served.filter(|share| !share.volume().profile().can.is_at_every_reactor);
+    let usage = in_memory
+        .filter_map(|share| Some((share.export().path.clone(), share.volume().store().usage().ok()?)));
     usage.collect()
 }
 
@@ -306,6 +312,8 @@ fn tell_cores(cores: &[CoreShare], out: &mut Output) -> Result<(), CommandFailur
 #[derive(Serialize)]
 struct Counted<'a> {
     event: &'static str,
+    /// The time of day.
+    time: String,
     uptime_seconds: f64,
     /// RDMA connections there are.
     connections: usize,
@@ -322,6 +330,8 @@ struct Counted<'a> {
 #[derive(Serialize)]
 struct Stop<'a> {
     event: &'static str,
+    /// The time of day.
+    time: String,
     /// Whether everything under way was finished in time.
     drained: bool,
     drain_seconds: f64,
@@ -450,6 +460,7 @@ fn chosen(
     }
     out.object(&Chosen {
         event,
+        time: now(),
         version,
         core,
         node,
@@ -523,7 +534,7 @@ pub(super) fn ready(places: &[Listen], out: &mut Output) -> Result<(), CommandFa
     for place in places {
         let url = place.to_string();
         out.line(format_args!("ready: {url}"))?;
-        out.object(&Ready { event: "ready", url: &url })?;
+        out.object(&Ready { event: "ready", time: now(), url: &url })?;
     }
     out.flush()?;
     supervisor::ready();
@@ -545,6 +556,7 @@ pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> 
     tell_cores(&cores, out)?;
     out.object(&Counted {
         event: "counters",
+        time: now(),
         uptime_seconds: work.uptime.as_secs_f64(),
         connections,
         streams,
@@ -630,6 +642,7 @@ fn tell_end(
         let noun = if connections_cut == 1 { "connection" } else { "connections" };
         format!("not everything was finished in time; {connections_cut} {noun} cut off")
     };
+    tracing::info!("stopped in {}: {how}", Time(drain));
     out.line(format_args!("stopped    in {}: {how}", Time(drain)))?;
     tell_work(&work, out)?;
     let time = |part: fn(&ReactorStatistics) -> Duration| -> Duration {
@@ -650,6 +663,7 @@ fn tell_end(
     let [busy_seconds, idle_seconds, asleep_seconds] = times.map(|time| time.as_secs_f64());
     out.object(&Stop {
         event: "stopped",
+        time: now(),
         drained,
         drain_seconds: drain.as_secs_f64(),
         connections_cut,

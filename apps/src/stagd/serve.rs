@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use super::fabric::{self, Served};
 use super::filling::{self, Filling};
 use super::listen::Listen;
 use super::listeners;
+use super::live::LiveSettings;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
 use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
@@ -27,7 +28,7 @@ use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
-use super::{Settings, metrics, privileges, report, services, supervisor};
+use super::{Settings, StagdOptions, metrics, privileges, report, services, supervisor};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -39,12 +40,11 @@ use crate::{limits, logging};
 /// How long a graceful stop may take.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Serves until a signal, or until standard input ends if `until_eof`.
+/// Serves until a signal, or until standard input ends if the options say so. `settings` is what came of them.
 pub(super) fn serve(
-    settings: &Settings,
+    (options, settings): (&StagdOptions, &Settings),
     plan: &Plan,
     place: &Place,
-    until_eof: bool,
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
     // Before any thread starts, which would keep what this one gives up. Afterwards the processes of others are closed books.
@@ -57,12 +57,13 @@ pub(super) fn serve(
     let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
     let (senders, requests) = signals::mailboxes(cores.len())?;
     let printer = Printer::start(out.json(), cores)?;
-    signals::handle(&stop, senders.clone(), printer.sender())?;
-    if until_eof {
+    let live = Arc::new(LiveSettings::new(options, settings, &senders));
+    signals::handle(&stop, senders.clone(), printer.sender(), live.clone())?;
+    if options.until_eof {
         stop_on_eof(&stop)?;
     }
 
-    let server = Server { settings, plan, place, holders, stop, senders, requests, printer };
+    let server = Server { settings, plan, place, holders, stop, senders, requests, printer, live };
     match settings.fabric {
         None | Some(FabricName::Shm) => server.run::<Shm>(out),
         Some(FabricName::Iwarp) => server.run::<Iwarp>(out),
@@ -82,12 +83,13 @@ struct Server<'a> {
     senders: Vec<Sender<Request>>,
     requests: Vec<Receiver<Request>>,
     printer: Printer,
+    live: Arc<LiveSettings>,
 }
 
 impl Server<'_> {
     /// Serves until it is stopped.
     fn run<P: Served>(self, out: &mut Output) -> Result<(), CommandFailure> {
-        let Server { settings, plan, place, holders, stop, senders, requests, printer } = self;
+        let Server { settings, plan, place, holders, stop, senders, requests, printer, live } = self;
         // Before the memory, which takes its time, so that a missing device is reported at once.
         P::serving(settings, plan).map(drop).map_err(CommandFailure::run)?;
         let budget = Budget::new(settings.memory);
@@ -116,13 +118,7 @@ impl Server<'_> {
         let config = GroupConfig { cores: place.cores(), mode, drain_max: DRAIN_MAX };
         let reactors = ReactorGroup::new(&config, Clock::start()).map_err(CommandFailure::run)?;
         let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
-        let exports = settings.exports.iter();
-        let asked = Reactors {
-            senders,
-            cores: cores.clone(),
-            times: reactors.statistics(),
-            exports: exports.map(|(spec, export)| (export.access.path.clone(), spec.clone())).collect(),
-        };
+        let asked = Reactors { senders, cores: cores.clone(), times: reactors.statistics(), live };
         let mut notes = place.notes.clone();
         // Each is there before the server says that it is ready, and answers when its reactors run.
         let control = ControlSocket::listen(settings.control.as_deref(), &mut notes)?;

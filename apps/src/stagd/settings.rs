@@ -12,6 +12,7 @@ use stag::rpc::{PlacementChoice, ProtocolChoice};
 
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
+use crate::logging::LogFormat;
 use crate::url::FabricName;
 use crate::values::{CongestionControlName, Pages, Poll, Size, Switch};
 
@@ -78,6 +79,8 @@ pub struct Settings {
     pub metrics: Option<String>,
     /// Calls whose answer takes at least this long are logged.
     pub slow: Option<Duration>,
+    /// How lines of the log are written.
+    pub log_format: LogFormat,
 }
 
 /// Most memory that is taken without being told to.
@@ -177,6 +180,7 @@ impl Settings {
             control: options.control,
             metrics: options.metrics,
             slow: options.slow.map(|slow| slow.0),
+            log_format: options.log_format.unwrap_or_default(),
         })
     }
 }

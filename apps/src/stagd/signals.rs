@@ -3,7 +3,8 @@
 //! | signal | effect |
 //! |---|---|
 //! | TERM, INT, QUIT | a graceful stop; a second of these ends the process at once |
-//! | HUP | a graceful stop, unless it was ignored when the process started (`nohup`) |
+//! | HUP | reads the configuration file again; without one, a graceful stop. Nothing if it was ignored when the process started
+//! (`nohup`) |
 //! | USR1 | prints the counters, and goes on |
 //! | USR2 | a line in the log |
 //! | PIPE | nothing: a write to a closed pipe is an error of that write |
@@ -20,6 +21,7 @@ use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
 use super::asking::{EvictedSender, HoldingsSender, SnapshotSender};
+use super::live::{ChangedSender, LiveChange, LiveSettings, Reloaded};
 use super::report::{self, Snapshot};
 use crate::failure::CommandFailure;
 use crate::logging::{self, FLUSH_MAX};
@@ -41,6 +43,8 @@ pub(super) enum Request {
     Holdings(HoldingsSender),
     /// The end of this client of NFS version 4. Whether it was known there is sent there: 1 or 0.
     EvictClient(u64, EvictedSender),
+    /// A change of what is served. What became of it is sent there.
+    Change(LiveChange, ChangedSender),
 }
 
 /// Both ends of each reactor's mailbox.
@@ -61,11 +65,12 @@ pub(super) fn mailboxes(reactors: usize) -> Result<Mailboxes, CommandFailure> {
 }
 
 /// Handles signals from now on, in a thread of its own. What is asked of the reactors goes to their mailboxes; what they count
-/// goes to `printer`.
+/// goes to `printer`. `live` reads the configuration file again.
 pub(super) fn handle(
     stop: &StopFlag,
     senders: Vec<Sender<Request>>,
     printer: Weak<SnapshotSender>,
+    live: Arc<LiveSettings>,
 ) -> Result<(), CommandFailure> {
     let fail = |error: io::Error| CommandFailure::run(format_args!("signal handlers: {error}"));
     let mut handled = vec![SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2];
@@ -78,7 +83,7 @@ pub(super) fn handle(
     let thread = thread.spawn(move || {
         let mut is_told_to_end = false;
         for signal in signals.forever() {
-            act(signal, &mut is_told_to_end, &stop, (&senders, &printer));
+            act(signal, &mut is_told_to_end, &stop, (&senders, &printer, &live));
         }
     });
     thread.map(drop).map_err(fail)
@@ -88,7 +93,7 @@ fn act(
     signal: i32,
     is_told_to_end: &mut bool,
     stop: &StopFlag,
-    (reactors, printer): (&[Sender<Request>], &Weak<SnapshotSender>),
+    (reactors, printer, live): (&[Sender<Request>], &Weak<SnapshotSender>, &Arc<LiveSettings>),
 ) {
     match signal {
         SIGUSR1 => {
@@ -100,17 +105,42 @@ fn act(
             }
         }
         SIGUSR2 => tracing::warn!(
-            "SIGUSR2 has no meaning here: SIGUSR1 prints the counters, SIGTERM and SIGHUP stop the server in order"
+            "SIGUSR2 has no meaning here: SIGUSR1 prints the counters, SIGHUP reads the configuration file again, and SIGTERM \
+             stops the server in order"
         ),
+        SIGHUP if live.has_file() => {
+            let live = live.clone();
+            // A core that hangs holds it up, and must not hold up a stop.
+            let thread = thread::Builder::new().name("reload".to_owned()).spawn(move || reload(&live));
+            if let Err(error) = thread {
+                tracing::warn!("the configuration file is not read again: no thread for it (clone): {error}");
+            }
+        }
         // A terminal that closes may send it twice, and systemd sends it behind a TERM: no reason to hurry.
         SIGHUP => stop.request(),
         _ if *is_told_to_end => {
-            logging::tell("stagd: stopped at once by a second signal; Calls may be unanswered");
+            logging::notice("stopped at once by a second signal; Calls may be unanswered");
             std::process::exit(1);
         }
         _ => {
             *is_told_to_end = true;
             stop.request();
+        }
+    }
+}
+
+/// Reads the configuration file again, and says in the log what came of it.
+fn reload(live: &LiveSettings) {
+    match live.reload() {
+        Ok(Reloaded { changed, restart }) => {
+            let changed = if changed.is_empty() { "nothing".to_owned() } else { changed.join("; ") };
+            logging::notice(&format!("the configuration file was read again; changed: {changed}"));
+            if !restart.is_empty() {
+                logging::notice(&format!("needs a restart: {}", restart.join("; ")));
+            }
+        }
+        Err(problem) => {
+            logging::notice(&format!("the configuration file changes nothing: {problem}"));
         }
     }
 }

@@ -419,7 +419,7 @@ fn help_is_a_word_too() {
     let exports = run(STAGD, &["--export", "help"]);
     assert!(exports.status.success(), "{}", text(&exports.stderr));
     let exports = text(&exports.stdout);
-    for part in ["client=ADDRESS/BITS", "root_squash=yes|no", "yes\n", "sync=yes|no", "name=/PATH", "65534"] {
+    for part in ["client=NET[:ro|:rw]", "root_squash=yes|no", "yes\n", "sync=yes|no", "name=/PATH", "65534"] {
         assert!(exports.contains(part), "{part:?} is not in {exports}");
     }
     assert!(exports.lines().all(|line| line.chars().count() <= 80), "{exports}");

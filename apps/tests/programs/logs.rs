@@ -4,10 +4,12 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use serde_json::Value;
 
 use crate::common::{ANY_IWARP_PORT, Folder, STAGD, Server, stag_ok, unique};
 
@@ -100,6 +102,74 @@ fn each_level_says_more_than_the_one_before() {
     let found = ["error", "info", "debug", "trace"].map(lines);
     assert_eq!(found[0], 0);
     assert!(found.is_sorted_by(|a, b| a < b), "{found:?}");
+}
+
+/// A Call that waits for a disk is logged with its file, so that an operator finds what is slow.
+#[test]
+fn a_slow_call_names_its_client_and_its_file() {
+    let folder = Folder::new("slow");
+    let [data, file, log] = ["data", "file", "log"].map(|name| folder.join(name));
+    fs::create_dir(&data).unwrap();
+    fs::write(&file, vec![7; 1 << 20]).unwrap();
+    let export = format!("dir:{},name=/disk,root_squash=no", data.display());
+    let state = folder.join("state").display().to_string();
+    let arguments = ["--export", &export, "--slow", "0us", "--state-dir", &state];
+    let server = Server::start_with(&arguments, |command| {
+        command.env("STAG_LOG", "warn").stderr(File::create(&log).unwrap());
+    });
+    if server.started["warnings"].to_string().contains("io_uring") {
+        return stag_testing::skipped("no Call waits without io_uring");
+    }
+    // Lines are few each second.
+    let found = loop {
+        stag_ok(&["put", file.to_str().unwrap(), &server.at("disk/file")]);
+        let text = fs::read_to_string(&log).unwrap();
+        if let Some(line) = text.lines().find(|line| line.contains("subject=\"/disk file ")) {
+            break line.to_owned();
+        }
+    };
+    for part in ["WARN slow: ", "procedure=", "client=\"process ", ", handle "] {
+        assert!(found.contains(part), "{part}: {found}");
+    }
+    let inode = [&data, &data.join("file")].map(|path| format!("file {},", path.metadata().unwrap().ino()));
+    assert!(inode.iter().any(|inode| found.contains(inode)), "{found}: {inode:?}");
+}
+
+/// Every line is an object; the first one says which build it is.
+#[test]
+fn a_log_can_be_json() {
+    let log = log(&format!("shm://{}", unique("json")), "info", &["--log-format", "json"], |server| {
+        stag_ok(&["ping", "-c", "1", &server.url]);
+    });
+    let objects: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    for object in &objects {
+        let field = |name: &str| object[name].as_str().unwrap_or_else(|| panic!("{name} of {object}"));
+        assert!(field("time").ends_with('Z') && field("time").contains('T'), "{object}");
+        assert_eq!(field("level"), "info");
+        assert!(!field("message").is_empty() && field("target").starts_with("stag"), "{object}");
+    }
+    let has = |part: &str| objects.iter().any(|it| it["message"].as_str().unwrap().contains(part));
+    assert!(objects[0]["message"].as_str().unwrap().contains("profile "), "{}", objects[0]);
+    assert!(has("client process ") && has("stopped in "), "{log}");
+}
+
+/// systemd's journal takes a priority from each line (sd-daemon(3)), and has its own time.
+#[test]
+fn the_journal_gets_priorities() {
+    let folder = Folder::new("journal");
+    let path = folder.join("log");
+    let file = File::create(&path).unwrap();
+    let found = file.metadata().unwrap();
+    let server = Server::start_with(&["--export", "mem:/data"], |command| {
+        command.env("STAG_LOG", "info").stderr(file);
+        command.env("JOURNAL_STREAM", format!("{}:{}", found.dev(), found.ino()));
+    });
+    server.signal(libc::SIGUSR2);
+    assert!(server.stop().1.success());
+    let log = fs::read_to_string(&path).unwrap();
+    line(&log, &["<4>", "WARN SIGUSR2 has no meaning"]);
+    let first = log.lines().next().unwrap();
+    assert!(first.starts_with("<6> INFO stagd "), "{first}");
 }
 
 /// A pipe without a reader delays neither clients nor the end; lines that were not read in time are counted.

@@ -20,6 +20,7 @@ mod memory;
 mod other_servers;
 mod package;
 mod perf;
+mod planning;
 mod replay;
 mod restart;
 mod server;

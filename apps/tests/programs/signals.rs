@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{STAGD, Server, stag_ok, unique};
+use crate::common::{Folder, STAGD, Server, stag_fails, stag_ok, unique};
 use serde_json::Value;
 
 /// A closed terminal and `systemctl reload` send SIGHUP. None of these may end the server in the middle of a Call.
@@ -26,6 +26,31 @@ fn each_signal_that_asks_for_an_end_is_a_graceful_stop() {
         assert!(status.success(), "{signal}: {status}");
         assert_eq!((stopped["drained"].as_bool(), stopped["leaked"].as_u64()), (Some(true), Some(0)));
     }
+}
+
+/// With a configuration file there is something else to do.
+#[test]
+fn sighup_reads_the_configuration_file_again() {
+    let folder = Folder::new("hangup");
+    let file = folder.join("stagd.toml");
+    std::fs::write(&file, "export = \"mem:/data,root_squash=no\"\n").unwrap();
+    let url = format!("shm://{}", unique("hangup"));
+    let mut server = Server::start_at_with(&url, &["--config", file.to_str().unwrap()], |command| {
+        on_hangup(command, libc::SIG_DFL);
+    });
+    stag_ok(&["mkdir", &server.at("data/a")]);
+    let mut log = BufReader::new(server.child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    for (text, expected) in [
+        ("export = \"mem:/data,ro,root_squash=no\"\ncredits = 9\n", "changed: export /data"),
+        ("export = 7\n", "changes nothing: "),
+    ] {
+        std::fs::write(&file, text).unwrap();
+        server.signal(libc::SIGHUP);
+        assert!(log.any(|line| line.contains(expected)), "{expected}");
+        stag_fails(&["mkdir", &server.at("data/b")]);
+    }
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["drained"] == true, "{stopped}");
 }
 
 #[test]

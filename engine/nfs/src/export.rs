@@ -29,16 +29,44 @@ pub struct Export {
     pub anonymous_uid: u32,
     /// Group of those.
     pub anonymous_gid: u32,
-    /// Whether only the superuser of a client may speak for it: see [`Export::allows`]. What a Call says of its user can be
+    /// Whether only the superuser of a client may speak for it: see [`Export::rights`]. What a Call says of its user can be
     /// trusted as far as its sender.
     pub secure: bool,
-    /// Who may mount it: everybody if there are none.
-    pub clients: Vec<Client>,
+    /// Who may use it, and how. Without rules everybody may.
+    pub clients: Vec<ClientRule>,
 }
 
-/// Who may mount an export.
+/// What a client may do with an export.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// Nothing: MNT and each Call by handle are refused.
+    None,
+    /// It may read.
+    ReadOnly,
+    /// It may read and write.
+    ReadWrite,
+}
+
+/// Clients, and what they may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientRule {
+    /// Who.
+    pub client: Client,
+    /// Whether they may only read; `None`: as the export says.
+    pub read_only: Option<bool>,
+}
+
+impl From<Client> for ClientRule {
+    fn from(client: Client) -> ClientRule {
+        ClientRule { client, read_only: None }
+    }
+}
+
+/// Clients that one rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
+    /// All clients, over every fabric.
+    Any,
     /// Processes of this machine that run as this user.
     User(u32),
     /// Addresses whose first `bits` bits are those of `address`.
@@ -55,6 +83,7 @@ impl Client {
     #[must_use]
     pub fn includes(&self, peer: &Peer) -> bool {
         match (*self, peer) {
+            (Client::Any, _) => true,
             (Client::User(uid), Peer::Process { uid: found, .. }) => uid == *found,
             (Client::Network { address, bits }, Peer::Address(found)) => {
                 // An IPv4 peer of an IPv6 socket is still an IPv4 peer.
@@ -73,11 +102,24 @@ impl Client {
             _ => false,
         }
     }
+
+    /// Orders rules as exports(5) does: single clients come before networks, and networks before all clients.
+    fn breadth(&self) -> u8 {
+        match self {
+            Client::User(_) => 0,
+            Client::Network { address, bits } => {
+                let bits_max = if address.is_ipv4() { 32 } else { 128 };
+                u8::from(*bits < bits_max)
+            }
+            Client::Any => 2,
+        }
+    }
 }
 
 impl fmt::Display for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Client::Any => f.write_str("*"),
             Client::User(uid) => write!(f, "uid={uid}"),
             Client::Network { address, bits } => write!(f, "{address}/{bits}"),
         }
@@ -100,19 +142,37 @@ impl Export {
         }
     }
 
-    /// Whether `peer` may use it. As soon as somebody is named, everybody else may not. One that is `secure` is only for
-    /// ports below 1024 and for processes of the superuser, whatever the fabric: other users of a client
-    /// cannot have those.
+    /// What `peer` may do here; `None`: the fabric tells nothing of it. If there are rules, one of them has to be about it. Of
+    /// several the narrowest decides: a single client, then a network, then all clients; among networks the first.
+    ///
+    /// One that is `secure` is only for ports below 1024 and for processes of the superuser, whatever the fabric: other users
+    /// of a client cannot have those.
     #[must_use]
-    pub fn allows(&self, peer: &Peer) -> bool {
-        let is_named = || self.clients.is_empty() || self.clients.iter().any(|client| client.includes(peer));
-        (!self.secure || is_superuser(peer)) && is_named()
+    pub fn rights(&self, peer: Option<&Peer>) -> Rights {
+        if self.secure && !peer.is_some_and(is_superuser) {
+            return Rights::None;
+        }
+        let is_about = |client: &Client| peer.map_or(*client == Client::Any, |peer| client.includes(peer));
+        let rules = self.clients.iter().filter(|rule| is_about(&rule.client));
+        let read_only = match rules.min_by_key(|rule| rule.client.breadth()) {
+            Some(rule) => rule.read_only.unwrap_or(self.read_only),
+            None if self.clients.is_empty() => self.read_only,
+            None => return Rights::None,
+        };
+        if read_only { Rights::ReadOnly } else { Rights::ReadWrite }
     }
 
-    /// Whether somebody may use it of whom the fabric tells nothing.
+    /// What a client may do that no rule is about, if there are no rules.
+    #[inline]
+    pub(crate) const fn own_rights(&self) -> Rights {
+        if self.read_only { Rights::ReadOnly } else { Rights::ReadWrite }
+    }
+
+    /// Whether rights depend on who asks.
+    #[inline]
     #[must_use]
-    pub fn allows_anybody(&self) -> bool {
-        !self.secure && self.clients.is_empty()
+    pub fn has_rules(&self) -> bool {
+        self.secure || !self.clients.is_empty()
     }
 
     /// As whom a Call runs here; `None` is one that says nothing of its user.
@@ -160,17 +220,27 @@ mod tests {
         Client::Network { address: address.parse().unwrap(), bits }
     }
 
+    fn rules(clients: &[Client]) -> Vec<ClientRule> {
+        clients.iter().copied().map(ClientRule::from).collect()
+    }
+
+    fn allows(export: &Export, peer: &Peer) -> bool {
+        export.rights(Some(peer)) != Rights::None
+    }
+
     #[test]
     fn everybody_or_those_who_are_named() {
         let open = Export::new("/a");
-        assert!(open.allows(&process(7)) && open.allows(&address("192.0.2.1:1")));
+        assert!(allows(&open, &process(7)) && allows(&open, &address("192.0.2.1:1")));
 
-        let users = Export { clients: vec![Client::User(7), Client::User(8)], ..Export::new("/a") };
-        assert!(users.allows(&process(7)) && users.allows(&process(8)));
-        assert!(!users.allows(&process(0)) && !users.allows(&address("192.0.2.1:1")));
+        let users = Export { clients: rules(&[Client::User(7), Client::User(8)]), ..Export::new("/a") };
+        assert!(allows(&users, &process(7)) && allows(&users, &process(8)));
+        assert!(!allows(&users, &process(0)) && !allows(&users, &address("192.0.2.1:1")));
 
-        let networks =
-            Export { clients: vec![network("192.0.2.128", 25), network("fd00::", 8)], ..Export::new("/a") };
+        let networks = Export {
+            clients: rules(&[network("192.0.2.128", 25), network("fd00::", 8)]),
+            ..Export::new("/a")
+        };
         for (peer, expected) in [
             ("192.0.2.128:9", true),
             ("192.0.2.127:9", false),
@@ -178,21 +248,21 @@ mod tests {
             ("[fdff::1]:9", true),
             ("[fe80::1]:9", false),
         ] {
-            assert_eq!(networks.allows(&address(peer)), expected, "{peer}");
+            assert_eq!(allows(&networks, &address(peer)), expected, "{peer}");
         }
-        assert!(!networks.allows(&process(0)));
+        assert!(!allows(&networks, &process(0)));
 
-        let one = Export { clients: vec![network("192.0.2.1", 32)], ..Export::new("/a") };
-        assert!(one.allows(&address("192.0.2.1:9")) && !one.allows(&address("192.0.2.0:9")));
-        let all = Export { clients: vec![network("0.0.0.0", 0)], ..Export::new("/a") };
-        assert!(all.allows(&address("203.0.113.9:9")) && !all.allows(&address("[2001:db8::1]:9")));
+        let one = Export { clients: rules(&[network("192.0.2.1", 32)]), ..Export::new("/a") };
+        assert!(allows(&one, &address("192.0.2.1:9")) && !allows(&one, &address("192.0.2.0:9")));
+        let all = Export { clients: rules(&[network("0.0.0.0", 0)]), ..Export::new("/a") };
+        assert!(allows(&all, &address("203.0.113.9:9")) && !allows(&all, &address("[2001:db8::1]:9")));
     }
 
     #[test]
     fn a_secure_export_is_for_the_superusers_of_clients() {
         let export = Export {
             secure: true,
-            clients: vec![network("192.0.2.0", 24), Client::User(7), Client::User(0)],
+            clients: rules(&[network("192.0.2.0", 24), Client::User(7), Client::User(0)]),
             ..Export::new("/a")
         };
         for (peer, expected) in [
@@ -202,12 +272,46 @@ mod tests {
             ("[::ffff:192.0.2.1]:700", true),
             ("198.51.100.1:700", false),
         ] {
-            assert_eq!(export.allows(&address(peer)), expected, "{peer}");
+            assert_eq!(allows(&export, &address(peer)), expected, "{peer}");
         }
-        assert!(export.allows(&process(0)) && !export.allows(&process(7)));
+        assert!(allows(&export, &process(0)) && !allows(&export, &process(7)));
         let open = Export { secure: true, ..Export::new("/a") };
-        assert!(open.secure && open.allows(&address("192.0.2.1:1")) && !open.allows_anybody());
-        assert!(!open.allows(&address("192.0.2.1:2000")) && !open.allows(&process(7)));
+        assert!(open.secure && allows(&open, &address("192.0.2.1:1")) && open.rights(None) == Rights::None);
+        assert!(!allows(&open, &address("192.0.2.1:2000")) && !allows(&open, &process(7)));
+    }
+
+    /// exports(5): "the first match from the above list order takes precedence".
+    #[test]
+    fn the_narrowest_rule_decides() {
+        let rule = |client, read_only| ClientRule { client, read_only };
+        let clients = vec![
+            rule(Client::Any, Some(true)),
+            rule(network("10.0.0.0", 8), Some(true)),
+            rule(network("10.1.0.0", 16), Some(false)),
+            rule(network("10.1.0.7", 32), Some(false)),
+            rule(network("fd00::", 8), Some(false)),
+            rule(network("fd00::1", 128), None),
+            rule(Client::User(7), Some(false)),
+        ];
+        let export = Export { read_only: true, clients, ..Export::new("/a") };
+        for (peer, expected) in [
+            (address("10.1.0.7:9"), Rights::ReadWrite),
+            (address("[::ffff:10.1.0.7]:9"), Rights::ReadWrite),
+            // Both networks: the first one.
+            (address("10.1.0.8:9"), Rights::ReadOnly),
+            (address("[fd00::2]:9"), Rights::ReadWrite),
+            // What the export says.
+            (address("[fd00::1]:9"), Rights::ReadOnly),
+            (address("192.0.2.1:9"), Rights::ReadOnly),
+            (process(7), Rights::ReadWrite),
+            (process(8), Rights::ReadOnly),
+        ] {
+            assert_eq!(export.rights(Some(&peer)), expected, "{peer}");
+        }
+        assert_eq!(export.rights(None), Rights::ReadOnly);
+        let closed = Export { clients: rules(&[network("10.0.0.0", 8)]), ..export };
+        assert_eq!(closed.rights(None), Rights::None);
+        assert_eq!(closed.rights(Some(&process(7))), Rights::None);
     }
 
     #[test]

@@ -215,6 +215,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     faults: Vec::new(),
                     pass: 0,
                     stopping: false,
+                    refuses_newcomers: false,
                     scratch: Vec::new(),
                     gathered: Vec::new(),
                     streams_pressure: None,

@@ -83,6 +83,14 @@ impl Doorkeeper {
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
+    /// Takes on no more connections of clients. Existing connections go on as before, until they end.
+    pub fn refuse_newcomers(&mut self) {
+        self.core.refuses_newcomers = true;
+        if let Some(streams) = &mut self.streams {
+            streams.close_listeners();
+        }
+    }
+
     /// What other engines must know of this one to let connections go to it.
     #[must_use]
     pub fn destination(&self) -> P::Destination {

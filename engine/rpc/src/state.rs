@@ -117,6 +117,8 @@ pub(crate) struct EngineState {
     pub(crate) pass: u64,
     /// A graceful stop is under way.
     pub(crate) stopping: bool,
+    /// No connection is taken on; those that there are go on.
+    pub(crate) refuses_newcomers: bool,
     /// Where long Replies are written.
     pub(crate) scratch: Vec<u8>,
     /// Where Payload streams in several pieces are put together.

@@ -467,6 +467,25 @@ impl<W> LockTable<W> {
         }
     }
 
+    /// Frees all that hosts have on files of a file system ([`FileKey::volume`]), and ends all that waits there: the file system
+    /// is no longer served.
+    pub fn free_volume(&mut self, volume: u64) {
+        let gone: Vec<FileKey> = self.files.keys().filter(|key| key.volume == volume).copied().collect();
+        for key in gone {
+            let Some(file) = self.files.remove(&key) else { continue };
+            for Held { owner, .. } in file.held {
+                self.count_locks(owner.host, -1, owner.handle.len());
+            }
+            for Waiting { owner, .. } in file.waiting {
+                self.count_waiting(owner.host, owner.handle.len(), false);
+            }
+            for Share { host, handle, .. } in file.shares {
+                self.count_locks(host, -1, handle.len());
+            }
+        }
+        self.granted.retain(|granted| granted.file.volume != volume);
+    }
+
     /// The next lock that was waited for and is held now.
     pub fn poll_granted(&mut self) -> Option<Granted<W>> {
         self.granted.pop_front()

@@ -416,6 +416,15 @@ impl OpenTable {
         self.clients.remove(&client);
     }
 
+    /// Ends all opens of files of a file system ([`FileKey::volume`]): it is no longer served.
+    pub fn free_volume(&mut self, volume: u64) {
+        let files = self.files.iter().filter(|(key, _)| key.volume == volume);
+        let all: Vec<StateIndex> = files.flat_map(|(_, opens)| opens.iter().copied()).collect();
+        for open in all {
+            self.remove(open);
+        }
+    }
+
     fn add(
         &mut self,
         client: ClientId,

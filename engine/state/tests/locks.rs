@@ -379,3 +379,26 @@ fn shares_of_a_file_are_told_together() {
     table.unshare(&request(1));
     assert_eq!(table.share_modes(file(0)), ShareModes { access: 1, deny: 0 });
 }
+
+/// A file system that is no longer served: nothing of it is left, and all else stays.
+#[test]
+fn locks_of_a_volume_end_together() {
+    let mut table = LockTable::new(LockConfig::default());
+    let on = |volume, host_number| LockRequest {
+        file: FileKey { volume, ..file(1) },
+        host: host(host_number),
+        ..Wanted { file: 1, owner: 0, first: 0, last: 3, exclusive: true }.request()
+    };
+    table.lock(&on(1, 1)).unwrap();
+    table.wait(&on(1, 2), 0).unwrap();
+    table.share(&on(1, 3), 1, 1).unwrap();
+    table.lock(&on(2, 1)).unwrap();
+    table.wait(&on(2, 2), 0).unwrap();
+    table.free_volume(1);
+    assert_eq!(table.counts(), Counts { locks: 1, waiting: 1 });
+    assert_eq!(table.poll_granted(), None);
+    assert_eq!(table.host_counts(host(3)), Counts::default());
+    table.lock(&on(1, 2)).unwrap();
+    table.unlock(&on(2, 1)).unwrap();
+    assert_eq!(table.poll_granted().map(|granted| granted.file.volume), Some(2));
+}

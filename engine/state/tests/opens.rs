@@ -366,3 +366,21 @@ proptest! {
         }
     }
 }
+
+/// A file system that is no longer served: nothing of it is left, and all else stays.
+#[test]
+fn opens_of_a_volume_end_together() {
+    let mut table = table();
+    let first = open(&mut table, 1, b"a", RW);
+    open(&mut table, 2, b"b", R);
+    let open_index = table.states().find(&first.token, ClientId(1), Some(file(1)), &[StateKind::Open], SLOTS);
+    table.add_locker(open_index.unwrap(), b"locker").unwrap();
+    let other = FileKey { volume: 2, ..file(1) };
+    let kept = table.open(&OpenRequest { file: other, ..request(1, b"a", 1, R) }).unwrap();
+    table.free_volume(1);
+    assert_eq!(table.count(), 1);
+    assert!(table.has_state(ClientId(1)) && !table.has_state(ClientId(2)));
+    assert_eq!(close(&mut table, &first.token, 1), Err(StateFault::Bad.into()));
+    assert_eq!(table.close(&kept.token, ClientId(1), other, SLOTS, |_| {}), Ok(()));
+    assert_eq!(table.count(), 0);
+}

@@ -380,6 +380,10 @@ pub trait Store: Any {
         false
     }
 
+    /// Gives up what the store keeps of files that are no longer served: every object is stale from now on. A store whose files
+    /// stay without it does nothing.
+    fn give_up_files(&mut self) {}
+
     /// Fails once the files are no longer where they were when the store was made: their place on the machine leads to
     /// others, which a client that mounts now would expect.
     fn check_place(&self) -> ReadStep<()> {

@@ -17,7 +17,7 @@ use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::Handle;
 
 use super::mount::depth;
-use super::{Elsewhere, ExportTable};
+use super::{Elsewhere, ExportTable, Share};
 use crate::export::Export;
 use crate::handle;
 use stag_vfs::{Store, Volume};
@@ -25,7 +25,7 @@ use stag_vfs::{Store, Volume};
 impl<S: Store + ?Sized> ExportTable<S> {
     /// The exports of all reactors: in a group in an order that does not depend on the reactor.
     pub(super) fn all(&self) -> Vec<&Export> {
-        let own = self.shares.iter().map(|(export, volume)| (export, volume.profile().fsid));
+        let own = self.served().map(|(_, share)| (share.export(), share.volume().profile().fsid));
         let others = self.elsewhere.iter().map(|other| (&other.export, other.fsid));
         let mut all: Vec<_> = own.chain(others).collect();
         if !self.is_alone() {
@@ -36,7 +36,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     fn volume_of(&self, fsid: u64) -> Option<&Volume<S>> {
-        let volumes = self.shares.iter().map(|(_, volume)| volume);
+        let volumes = self.shares.iter().map(Share::volume);
         volumes.into_iter().find(|volume| volume.profile().fsid == fsid)
     }
 
@@ -66,7 +66,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     pub(super) fn home_of_path(&self, call: &Call<'_>) -> Home {
         let Ok(path) = call.arguments().value::<PathArguments<'_>>() else { return Home::Here };
         let depth = |export: &Export| depth(export, path.path.0);
-        let own = self.shares.iter().map(|(export, _)| depth(export)).max().unwrap_or(0);
+        let own = self.served().map(|(_, share)| depth(share.export())).max().unwrap_or(0);
         let other = self.elsewhere.iter().max_by_key(|other| depth(&other.export));
         match other {
             Some(Elsewhere { export, reactor, .. }) if depth(export) > own => Home::At(*reactor),

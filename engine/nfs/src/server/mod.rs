@@ -13,6 +13,7 @@
 mod holdings;
 mod home;
 mod listing;
+mod live;
 mod locking;
 mod mount;
 mod nfs;
@@ -21,6 +22,7 @@ mod nlm;
 mod nsm;
 mod rerun;
 mod rpcbind;
+mod share;
 mod transfer;
 mod v4;
 mod waiting;
@@ -38,8 +40,8 @@ use stag_vfs::{Blocked, ChangeStep, FsError, ObjectStat, ReadStep, Timestamp, Vo
 use stag_wire::nfs3::{Attributes, Handle, PostOpAttributes, ReadReply, WccAttributes};
 use stag_wire::xdr::{Decode, XdrError};
 
-use crate::export::Export;
-use crate::handle::{HANDLE_LEN, HandleKey, VerifiedHandles};
+use crate::export::{Export, Rights};
+use crate::handle::{self, HANDLE_LEN, HandleKey, VerifiedHandles};
 use nfs::Answer;
 use stag_vfs::UserIdentity;
 use stag_vfs::{ObjectId, Progress, Store, Ticket};
@@ -47,6 +49,7 @@ use waiting::{Acting, Begun, Ending, Waiting, WaitsFor};
 use words::{failure, wcc};
 
 pub use holdings::{ClientState4, HeldState, HeldWhat, HostHoldings, HostName};
+pub use live::{Removal, change_export, remove_export};
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};
@@ -54,6 +57,7 @@ pub use nfsacl::Nfsacl;
 pub use nlm::Nlm;
 pub use nsm::Nsm;
 pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
+pub use share::Share;
 pub use v4::{Config4, Nfs4, SharedSessions};
 
 /// What tells the time of day, for time stamps of files.
@@ -110,7 +114,7 @@ pub struct Elsewhere {
 
 /// What is served: exports, each with the store that keeps its files.
 pub struct ExportTable<S: Store + ?Sized> {
-    shares: Vec<(Export, Volume<S>)>,
+    shares: Vec<Share<S>>,
     elsewhere: Vec<Elsewhere>,
     /// Paths, in the order in which a group lists its exports.
     order: Vec<String>,
@@ -131,15 +135,15 @@ pub struct ExportTable<S: Store + ?Sized> {
 impl<S: Store + ?Sized> ExportTable<S> {
     /// Puts exports together. `pool` is one that Replies can be sent from.
     pub fn new(shares: Vec<(Export, Box<S>)>, pool: Pool) -> Result<ExportTable<S>, ExportsError> {
-        let shares: Vec<_> = shares.into_iter().map(|(export, store)| (export, Volume::new(store))).collect();
-        for (index, (export, volume)) in shares.iter().enumerate() {
-            let fsid = volume.profile().fsid;
-            for (earlier, other) in &shares[..index] {
-                if earlier.path == export.path {
-                    return Err(ExportsError::SamePath(export.path.clone()));
+        let shares: Vec<_> = shares.into_iter().map(|(export, store)| Share::new(export, store)).collect();
+        for (index, share) in shares.iter().enumerate() {
+            let (path, fsid) = (&share.export().path, share.volume().profile().fsid);
+            for earlier in &shares[..index] {
+                if earlier.export().path == *path {
+                    return Err(ExportsError::SamePath(path.clone()));
                 }
-                if other.profile().fsid == fsid {
-                    let (first, second) = (earlier.path.clone(), export.path.clone());
+                if earlier.volume().profile().fsid == fsid {
+                    let (first, second) = (earlier.export().path.clone(), path.clone());
                     return Err(ExportsError::SameFsid { first, second, fsid });
                 }
             }
@@ -177,12 +181,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
         locks_at: ReactorId,
     ) -> Result<ExportTable<S>, ExportsError> {
         for Elsewhere { export, fsid, .. } in &elsewhere {
-            for (own, volume) in &self.shares {
-                if own.path == export.path {
+            for own in &self.shares {
+                if own.export().path == export.path {
                     return Err(ExportsError::SamePath(export.path.clone()));
                 }
-                if volume.profile().fsid == *fsid {
-                    let (first, second) = (own.path.clone(), export.path.clone());
+                if own.volume().profile().fsid == *fsid {
+                    let (first, second) = (own.export().path.clone(), export.path.clone());
                     return Err(ExportsError::SameFsid { first, second, fsid: *fsid });
                 }
             }
@@ -212,8 +216,13 @@ impl<S: Store + ?Sized> ExportTable<S> {
 
     /// The exports with their stores.
     #[must_use]
-    pub fn shares(&self) -> &[(Export, Volume<S>)] {
+    pub fn shares(&self) -> &[Share<S>] {
         &self.shares
+    }
+
+    /// Those that are served, with their places.
+    fn served(&self) -> impl Iterator<Item = (usize, &Share<S>)> {
+        self.shares.iter().enumerate().filter(|(_, share)| !share.is_removed())
     }
 
     /// The object of a handle, if `asker` may know it.
@@ -225,16 +234,38 @@ impl<S: Store + ?Sized> ExportTable<S> {
 
     fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, FsError> {
         let (fsid, object) = self.handles.open(handle.0)?;
-        let Some(share) = self.shares.iter().position(|(_, volume)| volume.profile().fsid == fsid) else {
+        let has_fsid = |share: &Share<S>| share.volume().profile().fsid == fsid && !share.is_removed();
+        let Some(place) = self.shares.iter().position(has_fsid) else {
             // The second handle of a Call whose first one is of a file here.
             let is_elsewhere = self.elsewhere.iter().any(|other| other.fsid == fsid);
             return Err(if is_elsewhere { FsError::CrossDevice } else { FsError::Stale });
         };
-        let export = &self.shares[share].0;
-        if !asker.is_allowed(export) {
-            return Err(FsError::AccessDenied);
+        self.resolve(asker, place, object).ok_or(FsError::AccessDenied)
+    }
+
+    /// An object of an export; `None`: `asker` has no rights there.
+    fn resolve(&self, asker: &CallContext<'_>, place: usize, object: ObjectId) -> Option<ResolvedHandle> {
+        let share = &self.shares[place];
+        let read_only = match share.rights(asker.peer) {
+            Rights::None => return None,
+            Rights::ReadOnly => true,
+            Rights::ReadWrite => false,
+        };
+        let caller = share.export().caller(asker.caller.as_ref());
+        Some(ResolvedHandle { share: place, object, caller, read_only })
+    }
+
+    /// A handle in words, for the log: its export, the number of its object, and its octets.
+    #[cold]
+    fn describe(&self, handle: &[u8]) -> String {
+        let octets: String = handle.iter().map(|octet| format!("{octet:02x}")).collect();
+        let own = self.shares.iter().map(|share| (share.export(), share.volume().profile().fsid));
+        let others = self.elsewhere.iter().map(|other| (&other.export, other.fsid));
+        let export = own.chain(others).find(|(_, fsid)| handle::fsid(handle) == Some(*fsid));
+        match export.zip(handle::fileid(handle)) {
+            Some(((export, _), fileid)) => format!("{} file {fileid}, handle {octets}", export.path),
+            None => format!("handle {octets}"),
         }
-        Ok(ResolvedHandle { share, object, caller: export.caller(asker.caller.as_ref()) })
     }
 
     /// Tells the engine if the Call in hand was refused: who gets nothing else makes room for others.
@@ -263,24 +294,20 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     fn volume(&self, opened: &ResolvedHandle) -> &Volume<S> {
-        &self.shares[opened.share].1
+        self.shares[opened.share].volume()
     }
 
     fn volume_mut(&mut self, opened: &ResolvedHandle) -> &mut Volume<S> {
-        &mut self.shares[opened.share].1
+        self.shares[opened.share].volume_mut()
     }
 
     fn fsid(&self, opened: &ResolvedHandle) -> u64 {
         self.volume(opened).profile().fsid
     }
 
-    fn is_read_only(&self, opened: &ResolvedHandle) -> bool {
-        self.shares[opened.share].0.read_only
-    }
-
-    /// Whether nothing can be changed, because of the export or because of its files.
+    /// Whether the caller cannot change anything, because of its rights or because of the files.
     fn takes_no_changes(&self, opened: &ResolvedHandle) -> bool {
-        self.is_read_only(opened) || self.volume(opened).store().is_read_only()
+        opened.read_only || self.volume(opened).store().is_read_only()
     }
 
     fn seal(&self, opened: &ResolvedHandle, object: ObjectId) -> [u8; HANDLE_LEN] {
@@ -385,11 +412,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             Err(waits) => return Begun::Waits(waits),
         };
         let before = self.before(&opened, &seen);
-        let step = if self.is_read_only(&opened) {
-            Err(FsError::ReadOnly.into())
-        } else {
-            work(self, &opened, &seen)
-        };
+        let step = if opened.read_only { Err(FsError::ReadOnly.into()) } else { work(self, &opened, &seen) };
         let acting = Acting { what, opened: Some(opened), before };
         match step {
             Ok(Progress::Done(made)) => Begun::Over(acting.conclude(self, Ok(made))),
@@ -406,6 +429,8 @@ struct ResolvedHandle {
     share: usize,
     object: ObjectId,
     caller: UserIdentity,
+    /// The client may only read.
+    read_only: bool,
 }
 
 impl ResolvedHandle {
@@ -451,10 +476,7 @@ impl<'a> CallContext<'a> {
 
     #[inline]
     fn is_allowed(&self, export: &Export) -> bool {
-        match self.peer {
-            Some(peer) => export.allows(peer),
-            None => export.allows_anybody(),
-        }
+        export.rights(self.peer) != Rights::None
     }
 }
 

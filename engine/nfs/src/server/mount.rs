@@ -84,6 +84,11 @@ impl<S: Store + ?Sized> Service for Mount<S> {
         Outcome::Done
     }
 
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        let path = call.arguments().value::<PathArguments<'_>>().ok()?.path;
+        Some(String::from_utf8_lossy(path.0).into_owned())
+    }
+
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
@@ -139,7 +144,7 @@ pub(super) fn find<S: Store + ?Sized>(
         Ok(place) => place,
         Err(status) => return Ok(Err(status)),
     };
-    let volume = &exports.shares[share].1;
+    let volume = exports.shares[share].volume();
     let fsid = volume.profile().fsid;
     let mut found = volume.store().check_place().and_then(|()| volume.stat(volume.profile().root));
     // As the superuser: what a user may do there, each of its Calls will be asked.
@@ -165,8 +170,10 @@ fn place<'p, S: Store + ?Sized>(
     }
     let (names, climbs) = names(path).ok_or(Status::NoEnt)?;
     // The longest export that the path is at or below.
-    let shares = exports.shares.iter().enumerate();
-    let below = shares.filter_map(|(share, (export, _))| Some((share, export, below(export, &names)?)));
+    let below = exports
+        .served()
+        .map(|(place, share)| (place, share.export()))
+        .filter_map(|(place, export)| Some((place, export, below(export, &names)?)));
     // Who climbs out of an export asks for what is not exported, whether or not it is there.
     let unknown = if climbs { Status::Acces } else { Status::NoEnt };
     let (share, export, rest) = below.max_by_key(|(_, export, _)| export.path.len()).ok_or(unknown)?;
@@ -223,8 +230,10 @@ fn mount_status(error: FsError) -> Status {
 fn export<S: Store + ?Sized>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
     // Groups are text on the wire; made here, not per Call of importance.
     let all = exports.all();
-    let groups: Vec<Vec<String>> =
-        all.iter().map(|export| export.clients.iter().map(ToString::to_string).collect()).collect();
+    let groups: Vec<Vec<String>> = all
+        .iter()
+        .map(|export| export.clients.iter().map(|rule| rule.client.to_string()).collect())
+        .collect();
     reply.success(|writer| {
         for (export, groups) in all.iter().zip(&groups) {
             let groups = groups.iter().map(|group| Name(group.as_bytes()));

@@ -132,6 +132,11 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         exports.keep(waits, Program::Nfs, call.token(), pending)
     }
 
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        let first = call.arguments().value::<Handle<'_>>().ok()?;
+        Some(self.exports.borrow().describe(first.0))
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfs, now, time)
@@ -151,14 +156,16 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
-        out.extend(self.exports.borrow().shares.iter().filter_map(|(_, volume)| volume.store().descriptor()));
+        out.extend(
+            self.exports.borrow().shares.iter().filter_map(|share| share.volume().store().descriptor()),
+        );
     }
 
     fn next_timeout(&self) -> Option<Duration> {
         let exports = self.exports.borrow();
         // What is answered for another service, which has asked in this pass already, is there in the next one.
         let is_busy =
-            exports.has_answers() || exports.shares.iter().any(|(_, volume)| volume.store().is_busy());
+            exports.has_answers() || exports.shares.iter().any(|share| share.volume().store().is_busy());
         is_busy.then_some(Duration::ZERO)
     }
 }

@@ -174,7 +174,7 @@ pub(super) fn write<S: Store + ?Sized>(
     };
     let before = exports.before_transfer(&opened);
     let (offset, stability) = (arguments.offset, stability(arguments.stable));
-    let done = if exports.is_read_only(&opened) {
+    let done = if opened.read_only {
         Err(FsError::ReadOnly.into())
     } else if arguments.count as usize != arguments.data.0.len() {
         Err(FsError::Invalid.into())

@@ -258,8 +258,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
     #[inline]
     fn ask_stores(&mut self, now: Duration) -> bool {
         let stores = self.shares.iter_mut().enumerate();
-        let mut ready = stores.filter_map(|(share, (_, volume))| {
-            volume.store_mut().poll_later(now).map(|ticket| WaitsFor { share, ticket })
+        let mut ready = stores.filter_map(|(share, own)| {
+            own.volume_mut().store_mut().poll_later(now).map(|ticket| WaitsFor { share, ticket })
         });
         self.waiting.ready = ready.next();
         self.waiting.ready.is_some()
@@ -313,7 +313,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     /// Drops what a store has for a Call that was told to try again.
     fn drop_ready(&mut self, ready: WaitsFor) {
         self.waiting.ready = None;
-        let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
+        let _ = self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, &mut Vec::new());
     }
 
     /// Goes on with the Call that its store told of, as far as it gets.
@@ -321,7 +321,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
         let Some((ready, PendingCall { token, program, pending })) = self.waiting.take_ready() else {
             return;
         };
-        let finished = self.shares[ready.share].1.store_mut().finish(ready.ticket, &mut Vec::new());
+        let finished =
+            self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, &mut Vec::new());
         let next = match pending {
             Pending::Again(again) => again.run(self, time),
             Pending::Acting(acting) => {
@@ -359,7 +360,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 Self::refuse_for_memory(reply);
             }
             Pending::Changed(results) => {
-                let committed = self.shares[ready.share].1.store_mut().finish(ready.ticket, pieces);
+                let committed =
+                    self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
             Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) => reply.system_error(),
@@ -372,7 +374,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             return;
         }
         let Some((ready, _)) = self.waiting.take_ready() else { return };
-        let _ = self.shares[ready.share].1.store_mut().finish(ready.ticket, pieces);
+        let _ = self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, pieces);
         pieces.clear();
     }
 

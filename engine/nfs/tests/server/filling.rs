@@ -18,7 +18,7 @@ fn a_client_of_one_engine_fills_the_memory_of_another() {
     let room = {
         let exports = pair.server.services_mut().0.exports().clone();
         let exports = exports.borrow();
-        exports.shares()[0].1.store().usage().unwrap().bytes_free
+        exports.shares()[0].volume().store().usage().unwrap().bytes_free
     };
     assert!(room > 2 * (entry.units() * PAGE) as u64, "the entry cannot keep it");
     let octets = pattern(MEBI);

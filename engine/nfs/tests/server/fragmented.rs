@@ -19,7 +19,7 @@ const MEBI: usize = 1 << 20;
 fn usage(pair: &mut Pair) -> Usage {
     let exports = pair.server.services_mut().0.exports().clone();
     let exports = exports.borrow();
-    exports.shares()[0].1.store().usage().unwrap()
+    exports.shares()[0].volume().store().usage().unwrap()
 }
 
 /// Fills the first export with two files, page by page in turn, and removes one of them.

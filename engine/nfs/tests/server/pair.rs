@@ -15,12 +15,13 @@ use stag_fabric::sim::{FaultPlan, Sim, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
-use stag_nfs::export::{Client, Export};
+use stag_nfs::export::{Client, ClientRule, Export};
 use stag_nfs::handle::HandleKey;
 use stag_nfs::known_clients::KnownClients;
 use stag_nfs::server::{
     Config4, Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm, Nsm, Registered,
-    Rpcbind, SharedLocking, SharedSessions, TimeOfDay, services_with_locks,
+    Removal, Rpcbind, SharedLocking, SharedSessions, TimeOfDay, change_export, remove_export,
+    services_with_locks,
 };
 use stag_nfs::state::Recovered;
 use stag_rpc::{
@@ -74,6 +75,15 @@ pub(crate) struct Pair {
     pub(crate) locking: SharedLocking,
 }
 
+/// Splits `CLIENT:ro` and `CLIENT:rw`.
+fn access(value: &str) -> (&str, Option<bool>) {
+    match value.rsplit_once(':') {
+        Some((client, "ro")) => (client, Some(true)),
+        Some((client, "rw")) => (client, Some(false)),
+        _ => (value, None),
+    }
+}
+
 /// An export of a path with a few options, as `/data,ro,root_squash=no`.
 fn export(text: &str) -> Export {
     let mut words = text.split(',');
@@ -84,11 +94,17 @@ fn export(text: &str) -> Export {
             ("root_squash", value) => export.root_squash = value == "yes",
             ("anonuid", value) => export.anonymous_uid = value.parse().unwrap(),
             ("anongid", value) => export.anonymous_gid = value.parse().unwrap(),
-            ("uid", value) => export.clients.push(Client::User(value.parse().unwrap())),
+            ("uid", value) => {
+                let (uid, read_only) = access(value);
+                export.clients.push(ClientRule { client: Client::User(uid.parse().unwrap()), read_only });
+            }
             ("client", value) => {
-                let (address, bits) = value.split_once('/').unwrap();
-                let address = address.parse().unwrap();
-                export.clients.push(Client::Network { address, bits: bits.parse().unwrap() });
+                let (value, read_only) = access(value);
+                let network = value.split_once('/').map(|(address, bits)| Client::Network {
+                    address: address.parse().unwrap(),
+                    bits: bits.parse().unwrap(),
+                });
+                export.clients.push(ClientRule { client: network.unwrap_or(Client::Any), read_only });
             }
             (other, _) => panic!("an option that no test needs: {other}"),
         }
@@ -313,13 +329,30 @@ impl Pair {
     /// What the first export's store, which is in memory, did with data.
     pub(crate) fn memory_statistics(&mut self) -> MemoryStoreStatistics {
         let exports = self.server.services_mut().0.exports().borrow();
-        (super::STORES.1)(exports.shares()[0].1.store()).statistics()
+        (super::STORES.1)(exports.shares()[0].volume().store()).statistics()
     }
 
     /// Space of the first export's store, which is in memory.
     pub(crate) fn memory_usage(&mut self) -> Usage {
         let exports = self.server.services_mut().0.exports().borrow();
-        (super::STORES.1)(exports.shares()[0].1.store()).usage().unwrap()
+        (super::STORES.1)(exports.shares()[0].volume().store()).usage().unwrap()
+    }
+
+    /// Stops serving an export, at each of the server's engines.
+    #[allow(dead_code, reason = "not in every program")]
+    pub(crate) fn remove_export(&mut self, path: &str) -> Removal {
+        if let Some(entry) = &mut self.entry {
+            remove_export(entry.services_mut(), path);
+        }
+        remove_export(self.server.services_mut(), path)
+    }
+
+    /// Serves an export by other rules, as `/data,ro`, at each of the server's engines.
+    #[allow(dead_code, reason = "not in every program")]
+    pub(crate) fn change_export(&mut self, text: &str) -> bool {
+        let export = export(text);
+        let at_entry = self.entry.as_mut().is_none_or(|entry| change_export(entry.services_mut(), &export));
+        change_export(self.server.services_mut(), &export) && at_entry
     }
 
     /// The memory that a WRITE's data is placed in.

@@ -2,7 +2,7 @@
 
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{ListExports, Null};
-use stag_nfs::server::LockingConfig;
+use stag_nfs::server::{LockingConfig, Removal};
 use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
@@ -317,7 +317,25 @@ fn listings_of_every_size() {
 
 #[test]
 fn a_read_only_export_is_read_only() {
-    let mut pair = Pair::new(&["/data,ro,root_squash=no"]);
+    is_read_only("/data,ro,root_squash=no");
+}
+
+/// A rule about the client decides, whatever the export says of all others.
+#[test]
+fn a_client_has_the_rights_of_its_rule() {
+    is_read_only("/data,client=*:ro,root_squash=no");
+    is_read_only("/data,client=*:rw,uid=0:ro,root_squash=no");
+    let mut pair = Pair::new(&["/data,ro,client=*:rw,root_squash=no"]);
+    let root = pair.root.clone();
+    let made = mkdir(&mut pair, &root, b"d").unwrap();
+    assert_eq!(lookup(&mut pair, &root, b"d"), Ok(made));
+    let access = pair.ask(AccessArguments { object: Handle(&root), access: 0x3f }, |reply| reply.unwrap());
+    assert_ne!(access.access & access::MODIFY, 0);
+}
+
+/// Nothing can be changed in the export.
+fn is_read_only(export: &str) {
+    let mut pair = Pair::new(&[export]);
     let root = pair.root.clone();
     let none = SetAttributes::default();
     let failure = mkdir(&mut pair, &root, b"d").unwrap_err();
@@ -339,6 +357,54 @@ fn a_read_only_export_is_read_only() {
     assert_eq!(refused, [Status::RoFs; 6]);
     let access = pair.ask(AccessArguments { object: Handle(&root), access: 0x3f }, |reply| reply.unwrap());
     assert_eq!(access.access, access::READ | access::LOOKUP);
+}
+
+/// The next Call obeys the new rules, also one by a handle that the client has.
+#[test]
+fn rules_of_an_export_can_change_while_it_is_served() {
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
+    let root = pair.root.clone();
+    mkdir(&mut pair, &root, b"a").unwrap();
+    assert!(pair.change_export("/data,ro,root_squash=no"));
+    assert_eq!(mkdir(&mut pair, &root, b"b").unwrap_err().status, Status::RoFs);
+    assert!(pair.change_export("/data,root_squash=no,uid=12345"));
+    assert_eq!(getattr(&mut pair, &root), Err(Status::Acces));
+    assert_eq!(pair.mnt(b"/data"), Err(mount3::Status::Acces));
+    assert!(pair.change_export("/data,root_squash=no,uid=12345,client=*:rw"));
+    mkdir(&mut pair, &root, b"b").unwrap();
+    assert!(pair.change_export("/data"));
+    assert_eq!(mkdir(&mut pair, &root, b"c").unwrap_err().status, Status::Acces, "root is squashed");
+    assert!(!pair.change_export("/none"));
+}
+
+/// Its handles are stale, and so are those of what was in it; the other exports go on.
+#[test]
+fn an_export_can_be_removed_while_it_is_served() {
+    let mut pair = Pair::new(&["/data,root_squash=no", "/more,root_squash=no"]);
+    let (root, more) = (pair.root.clone(), pair.mnt(b"/more").unwrap());
+    let made = mkdir(&mut pair, &root, b"a").unwrap();
+    let file = pair.create(&root, b"file");
+    let data = WriteArguments {
+        file: Handle(&file),
+        offset: 0,
+        count: 5,
+        stable: Stable::FileSync,
+        data: Data(stag_wire::xdr::Item::Inline(b"hello")),
+    };
+    pair.ask(data, |reply| reply.map(drop).unwrap());
+    assert_eq!(pair.remove_export("/data"), Removal::Done);
+    for handle in [&root, &made, &file] {
+        assert_eq!(getattr(&mut pair, handle), Err(Status::Stale));
+    }
+    assert_eq!(mkdir(&mut pair, &root, b"b").unwrap_err().status, Status::Stale);
+    assert_eq!(pair.mnt(b"/data"), Err(mount3::Status::NoEnt));
+    let usage = pair.memory_usage();
+    assert_eq!((usage.bytes_free, usage.files_total - usage.files_free), (usage.bytes_total, 1));
+    let listed = pair.ask(ListExports, |exports| exports.into_iter().count());
+    assert_eq!(listed, 1);
+    mkdir(&mut pair, &more, b"b").unwrap();
+    assert_eq!(pair.remove_export("/data"), Removal::NotServed);
+    assert!(!pair.change_export("/data"));
 }
 
 #[test]

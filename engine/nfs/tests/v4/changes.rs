@@ -107,7 +107,21 @@ fn what_cannot_be_made() {
 
 #[test]
 fn an_export_that_is_read_only_is_not_changed() {
-    let mut lab = Lab::new(&["/data,ro,root_squash=no"]);
+    is_not_changed("/data,ro,root_squash=no");
+}
+
+/// A rule about the client decides, whatever the export says of all others.
+#[test]
+fn a_client_has_the_rights_of_its_rule() {
+    is_not_changed("/data,client=*:ro,root_squash=no");
+    let mut lab = Lab::new(&["/data,ro,client=*:rw,root_squash=no"]);
+    let root = lab.root();
+    let make = create(CreateType::Directory, b"a", NO_ATTRIBUTES);
+    lab.statuses(&root, &[(make, Status4::Ok), (lookup(b"a"), Status4::Ok)]);
+}
+
+fn is_not_changed(export: &str) {
+    let mut lab = Lab::new(&[export]);
     let root = lab.root();
     let attributes = mode(0o700);
     for operation in
@@ -344,4 +358,17 @@ fn a_change_may_depend_on_what_was_seen() {
     assert_eq!(lab.status(&guarded(first.list())), Status4::Ok);
     assert_eq!(lab.status(&guarded(second.list())), Status4::NotSame);
     assert_eq!(lab.attribute(&file, Attribute::Mode), 0o600.to_string());
+}
+
+/// RFC 8881 section 7.3: the path that leads to an export ends with it. What is open there does not keep the handle good.
+#[test]
+fn an_export_that_is_removed_is_stale() {
+    let mut lab = Lab::new(&["/data,root_squash=no", "/more,root_squash=no"]);
+    let root = lab.root();
+    let file = lab.make_file(b"file");
+    lab.pair.remove_export("/data");
+    assert_eq!(lab.status(&[put(&root)]), Status4::Stale);
+    assert_eq!(lab.status(&[put(&file)]), Status4::Stale);
+    assert_eq!(lab.status(&[ROOT, lookup(b"data")]), Status4::NoEnt);
+    assert_eq!(lab.status(&[ROOT, lookup(b"more")]), Status4::Ok);
 }

@@ -31,7 +31,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     pub(crate) fn admit_requests(&mut self) {
         for mut request in std::mem::take(&mut self.requests) {
             let is_full = self.core.serving_count >= self.core.config.connections_max;
-            if is_full && !self.core.stopping {
+            if is_full && !self.core.stopping && !self.core.refuses_newcomers {
                 if request.deadline.is_none() && self.make_room(&request.peer) {
                     request.deadline = Some(self.core.now + ROOM_TIMEOUT);
                 }
@@ -76,6 +76,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let config = self.core.config;
         if self.core.stopping {
             return Err("the server is stopping".into());
+        }
+        if self.core.refuses_newcomers {
+            return Err("the server is being drained: it takes no more connections".into());
         }
         if self.core.serving_count >= config.connections_max {
             return Err(format!(

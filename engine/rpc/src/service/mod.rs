@@ -150,6 +150,12 @@ pub trait Service {
     /// A panic ends the process, unless the service is in a [`PanicGuard`](crate::PanicGuard).
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
 
+    /// What a Call is about, in a few words for the log: for example a file. Asked only of Calls that may be logged.
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        let _ = call;
+        None
+    }
+
     /// The next Call that was left for later and can be answered now. Called each pass.
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let _ = now;
@@ -267,6 +273,11 @@ pub trait Services {
     }
     /// Calls service number `service`.
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+    /// What a Call of service number `service` is about, in words.
+    fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
+        let _ = (service, call);
+        None
+    }
     /// The next late answer, and whose it is.
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)>;
     /// Lets service number `service` answer late.
@@ -386,6 +397,9 @@ impl<S: Services> Services for Option<S> {
             None => ().call(service, call, reply),
         }
     }
+    fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
+        self.as_ref()?.subject(service, call)
+    }
     #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
         self.as_mut()?.poll_later(now)
@@ -471,6 +485,12 @@ macro_rules! services {
                         reply.system_error();
                         Outcome::Done
                     }
+                }
+            }
+            fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
+                match service {
+                    $($place => self.$place.subject(call),)+
+                    _ => None,
                 }
             }
             fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {

@@ -52,6 +52,8 @@ struct LateCall {
     place: usize,
     since: Duration,
     client: Option<String>,
+    /// What it is about.
+    subject: Option<String>,
 }
 
 /// Serves as `S` does, and counts its Calls.
@@ -88,11 +90,17 @@ impl<S: Services> Observed<S> {
         }
     }
 
-    /// The same. Each Call whose answer took at least `slow` gets a line in the log: its client, its procedure and its time.
-    /// There are at most a few lines a second, which say how many were left out.
+    /// The same. Each Call whose answer took at least `slow` gets a line in the log: its client, its procedure, what it is
+    /// about ([`Service::subject`](crate::Service::subject)), and its time. There are at most a few lines a second, which say
+    /// how many were left out.
     #[must_use]
     pub fn with_slow_log(self, slow: Duration) -> Observed<S> {
         Observed { slow: Some(slow), ..self }
+    }
+
+    /// Logs Calls whose answer takes at least `slow` from now on, as [`Observed::with_slow_log`] does; `None`: none.
+    pub fn set_slow_log(&mut self, slow: Option<Duration>) {
+        self.slow = slow;
     }
 
     /// The procedures that were called, in no particular order.
@@ -137,14 +145,15 @@ impl<S: Services> Observed<S> {
     #[cold]
     fn begin(&mut self, key: (usize, Token), place: usize, since: Duration, call: &Call<'_>) {
         if self.late.len() < TIMED_MAX {
-            // Only the log asks who called.
+            // Only the log asks who called, and for what.
             let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
-            self.late.insert(key, LateCall { place, since, client });
+            let subject = self.slow.and_then(|_| self.services.subject(key.0, call));
+            self.late.insert(key, LateCall { place, since, client, subject });
         }
     }
 
     fn end(&mut self, key: (usize, Token)) {
-        let Some(LateCall { place, since, client }) = self.late.remove(&key) else { return };
+        let Some(LateCall { place, since, client, subject }) = self.late.remove(&key) else { return };
         let waited = self.now.saturating_sub(since);
         let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         let range = WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds);
@@ -157,7 +166,8 @@ impl<S: Services> Observed<S> {
         {
             let procedure = counted.name;
             let client = client.as_deref().unwrap_or("unknown");
-            tracing::warn!(procedure, client, ?waited, withheld, "slow: its service answered late");
+            let subject = subject.as_deref().unwrap_or("unknown");
+            tracing::warn!(procedure, client, subject, ?waited, withheld, "slow: its service answered late");
         }
     }
 }
@@ -196,6 +206,10 @@ impl<S: Services> Services for Observed<S> {
             self.begin((service, token), place, call.now(), call);
         }
         outcome
+    }
+
+    fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
+        self.services.subject(service, call)
     }
 
     #[inline]

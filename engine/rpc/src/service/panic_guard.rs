@@ -117,6 +117,11 @@ impl<S: Service> Service for PanicGuard<S> {
         })
     }
 
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        // Guarded, too: a Call that may be logged is one that a handler reads.
+        if self.is_on { caught(|| self.service.subject(call)).flatten() } else { self.service.subject(call) }
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         self.now = now;
         self.service.poll_later(now)

@@ -233,6 +233,11 @@ impl Streams {
 
     /// Takes on a connected socket.
     pub(crate) fn adopt<P>(&mut self, core: &mut Core<P>, socket: TcpStream, peer: SocketAddr) {
+        if core.refuses_newcomers {
+            core.statistics.streams_refused += 1;
+            core.note_departure(Some(&Peer::Address(peer)));
+            return;
+        }
         if !core.stopping && self.count >= self.connections_max {
             self.evict(core, Some(&Peer::Address(peer)), "others come, and it is of less use");
         }
@@ -621,6 +626,11 @@ impl Streams {
         let index = id.index & !STREAM;
         let place = self.connections.get_mut(index as usize)?;
         Some((index, place.take_if(|found| found.id == id)?))
+    }
+
+    /// Accepts no more connections.
+    pub(crate) fn close_listeners(&mut self) {
+        self.listeners.clear();
     }
 
     /// Begins a graceful stop: no connection is accepted, no more Calls are taken on, answers are still sent.

@@ -136,9 +136,7 @@ impl MemoryStore {
         let RootAttributes { mode, uid, gid } = config.root;
         let (atime, mtime) = (TimeUpdate::Keep, TimeUpdate::Keep);
         let attributes = NewAttributes { uid, gid, has_asked_gid: false, mode, size: None, atime, mtime };
-        // The first object of the table: it is its own parent.
-        let root = inodes.insert(Inode::new(&NewObject::Directory, 0, &attributes, now));
-        space.heap.change(0, inodes[root].heap_len());
+        let root = insert_root(&mut inodes, &mut space, &attributes, now);
         let verifier = RandomState::new().hash_one(now.seconds).to_be_bytes();
         let acl_names_left = u64::from(config.objects_max) * ACL_NAMES_PER_OBJECT;
         let (fsid, names_left) = (config.fsid, config.names_max);
@@ -401,6 +399,13 @@ impl MemoryStore {
     }
 }
 
+/// Adds the root directory to an empty table. It is its own parent.
+fn insert_root(inodes: &mut Inodes, space: &mut Space, attributes: &NewAttributes, now: Timestamp) -> Index {
+    let root = inodes.insert(Inode::new(&NewObject::Directory, 0, attributes, now));
+    space.heap.change(0, inodes[root].heap_len());
+    root
+}
+
 impl Store for MemoryStore {
     fn profile(&self) -> StoreProfile {
         StoreProfile {
@@ -422,6 +427,16 @@ impl Store for MemoryStore {
                 ..Capabilities::default()
             },
         }
+    }
+
+    fn give_up_files(&mut self) {
+        let Inode { mode, uid, gid, ctime, .. } = self.inodes[self.root];
+        let (atime, mtime) = (TimeUpdate::Keep, TimeUpdate::Keep);
+        let attributes = NewAttributes { uid, gid, has_asked_gid: false, mode, size: None, atime, mtime };
+        self.space.give_up();
+        self.inodes = Inodes::new(1);
+        self.root = insert_root(&mut self.inodes, &mut self.space, &attributes, ctime);
+        (self.names_left, self.acl_names_left) = (0, 0);
     }
 
     fn write_verifier(&self) -> StoreVerifier {

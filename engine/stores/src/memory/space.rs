@@ -76,6 +76,12 @@ impl Space {
         self.held -= pages;
     }
 
+    /// All files are about to be dropped, and none may be stored again.
+    pub(super) fn give_up(&mut self) {
+        (self.held, self.limit) = (0, 0);
+        self.heap = Heap::new(1);
+    }
+
     /// Whether one more page may be stored now.
     fn has_page(&self) -> bool {
         self.pool.stored() < self.pool.stored_max()

@@ -139,6 +139,10 @@ impl Store for SlowStore {
         StoreProfile { can, ..self.memory.profile() }
     }
 
+    fn give_up_files(&mut self) {
+        self.memory.give_up_files();
+    }
+
     fn write_verifier(&self) -> StoreVerifier {
         self.memory.write_verifier()
     }

@@ -272,6 +272,12 @@ impl Locking {
         }
     }
 
+    /// Frees all that clients of both protocols hold of a file system ([`FileKey::volume`]).
+    pub(in crate::server) fn free_volume(&mut self, volume: u64) {
+        self.holders.opens.free_volume(volume);
+        self.table.free_volume(volume);
+    }
+
     /// A client ended: what it held is free.
     pub(in crate::server) fn client_ended(&mut self, ended: &EndedClient) {
         self.free_client(ended.client);

@@ -249,7 +249,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     /// The current object, if its file system can be changed.
     pub(super) fn changeable(&self, cursor: &Cursor<'_>) -> Step<ResolvedHandle> {
         let opened = cursor.object_or(Status4::RoFs)?;
-        if self.exports.is_read_only(&opened) { Err(Status4::RoFs.into()) } else { Ok(opened) }
+        if opened.read_only { Err(Status4::RoFs.into()) } else { Ok(opened) }
     }
 
     /// A directory whose entries are about to change, as it is.
@@ -358,13 +358,10 @@ pub(super) fn remove<S: Store + ?Sized>(
 }
 
 /// The objects of an operation on two handles, which must be of one file system: the saved one and the current one.
-fn saved_and_current<S: Store + ?Sized>(
-    server: &Server<'_, S>,
-    cursor: &Cursor<'_>,
-) -> Step<(ResolvedHandle, ResolvedHandle)> {
+fn saved_and_current(cursor: &Cursor<'_>) -> Step<(ResolvedHandle, ResolvedHandle)> {
     match (cursor.saved.ok_or(Status4::NoFilehandle)?, cursor.at()?) {
         (At::Object(saved), At::Object(current)) if saved.share == current.share => {
-            if server.exports.is_read_only(&current) {
+            if current.read_only {
                 return Err(Status4::RoFs.into());
             }
             Ok((saved, current))
@@ -383,7 +380,7 @@ pub(super) fn rename<S: Store + ?Sized>(
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(arguments.from.0)?;
     check_name(arguments.to.0)?;
-    let (source, target) = saved_and_current(server, cursor)?;
+    let (source, target) = saved_and_current(cursor)?;
     let from_seen = server.directory(&source)?;
     let to_seen = if source.object == target.object { from_seen } else { server.directory(&target)? };
     let ending = Ending::Renamed {
@@ -406,7 +403,7 @@ pub(super) fn link<S: Store + ?Sized>(
     cursor.at()?;
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(name.0)?;
-    let (file, directory) = saved_and_current(server, cursor)?;
+    let (file, directory) = saved_and_current(cursor)?;
     let seen = server.directory(&directory)?;
     let file_seen = server.stat(At::Object(file))?;
     if file_seen.kind == ObjectKind::Directory {

@@ -234,7 +234,7 @@ pub(super) fn go_on<S: Store + ?Sized>(
 ) -> Option<Box<Results>> {
     let Suspended { arguments, counted, position, left, reduced, data, asker, resume, standing } = suspended;
     server.state.suspended -= counted;
-    let store = server.exports.shares[ready.share].1.store_mut();
+    let store = server.exports.shares[ready.share].volume_mut().store_mut();
     let finished = store.finish(ready.ticket, server.pieces);
     let mut operations = Operations::resume(left, Reader::with_reduced_at(&arguments, position, &reduced));
     let Standing { minor, current, saved, states: [current_state, saved_state], .. } = standing;

@@ -193,7 +193,7 @@ pub(super) fn write<S: Store + ?Sized>(
     let head = &arguments.head;
     server.admit_transfer(cursor, &opened, head.stateid, ShareModes::WRITE)?;
     cursor.reserve(WRITE_LEN)?;
-    if server.exports.is_read_only(&opened) {
+    if opened.read_only {
         return Err(Status4::RoFs.into());
     }
     let data = match arguments.data.0 {
@@ -300,7 +300,7 @@ fn change_space<S: Store + ?Sized>(
 ) -> Step {
     let opened = cursor.object_or(Status4::WrongType)?;
     server.admit_transfer(cursor, &opened, arguments.stateid, ShareModes::WRITE)?;
-    if server.exports.is_read_only(&opened) {
+    if opened.read_only {
         return Err(Status4::RoFs.into());
     }
     let seen = opened.known(server.exports.stat(&opened))?;

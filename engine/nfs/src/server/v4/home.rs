@@ -71,6 +71,17 @@ pub(super) fn home_of_compound<S: Store + ?Sized>(
     Home::Here
 }
 
+/// The first handle that a COMPOUND goes to, if it is among its first operations.
+pub(super) fn first_handle<'a>(call: &Call<'a>) -> Option<Handle4<'a>> {
+    let CompoundCall { mut operations, .. } = CompoundCall::parse(call.arguments()).ok()?;
+    for _ in 0..LOOKED_AT_MAX {
+        if let Argument4::Putfh(handle) = operations.next_item()?.ok()? {
+            return Some(handle);
+        }
+    }
+    None
+}
+
 fn leads<S: Store + ?Sized>(
     exports: &ExportTable<S>,
     pseudo: &PseudoTree,
@@ -106,8 +117,8 @@ fn home_of_node<S: Store + ?Sized>(
     node: NodeIndex,
 ) -> Option<Home> {
     let path = &pseudo.export(node)?.path;
-    let own = exports.shares.iter().find(|(export, _)| export.path == *path);
-    let own = own.map(|(_, volume)| volume.profile().fsid);
+    let own = exports.shares.iter().find(|share| share.serves(path));
+    let own = own.map(|share| share.volume().profile().fsid);
     let other = || exports.elsewhere.iter().find(|other| other.export.path == *path).map(|other| other.fsid);
     Some(exports.home_of_state(own.or_else(other)?))
 }

@@ -335,6 +335,21 @@ impl<S: Store + ?Sized> Nfs4<S> {
         is_known
     }
 
+    /// What is served.
+    pub(in crate::server) fn exports(&self) -> SharedExports<S> {
+        self.exports.clone()
+    }
+
+    /// What clients hold here.
+    pub(in crate::server) fn locking(&self) -> &SharedLocking {
+        &self.state.locking
+    }
+
+    /// The exports have changed.
+    pub(in crate::server) fn follow_exports(&mut self) {
+        self.state.pseudo.follow(&self.exports.borrow());
+    }
+
     #[expect(clippy::vec_box, reason = "see `spare`")]
     fn recycle(spare: &mut Vec<Box<Results>>, mut results: Box<Results>) {
         if spare.len() < SPARE_MAX {
@@ -381,6 +396,11 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
         Self::recycle(&mut self.spare, results);
         exports.tell_refused(reply);
         Outcome::Done
+    }
+
+    fn subject(&self, call: &Call<'_>) -> Option<String> {
+        let first = home::first_handle(call)?;
+        Some(self.exports.borrow().describe(first.0))
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {

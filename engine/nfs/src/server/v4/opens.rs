@@ -203,7 +203,7 @@ fn open_named<S: Store + ?Sized>(
         (_, _, How::Made(_)) => CreateMode::Guarded(set),
         (_, _, How::Found | How::MadeExclusively(_)) => return Err(Status4::NoEnt.into()),
     };
-    if server.exports.is_read_only(&directory) {
+    if directory.read_only {
         return Err(Status4::RoFs.into());
     }
     let volume = server.exports.volume_mut(&directory);

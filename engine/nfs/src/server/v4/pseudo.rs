@@ -69,6 +69,13 @@ impl PseudoTree {
         PseudoTree::of(exports.all().into_iter().cloned())
     }
 
+    /// Follows a change of the exports. Nodes stay, since COMPOUNDs that wait stand at them; clients see those that lead to an
+    /// export.
+    pub(super) fn follow<S: Store + ?Sized>(&mut self, exports: &ExportTable<S>) {
+        self.nodes.iter_mut().for_each(|node| node.export = None);
+        self.place_all(exports.all().into_iter().cloned());
+    }
+
     fn of(exports: impl IntoIterator<Item = Export>) -> PseudoTree {
         let root = Node {
             name: Box::default(),
@@ -78,16 +85,25 @@ impl PseudoTree {
             fileid: 0xcbf2_9ce4_8422_2325,
         };
         let mut tree = PseudoTree { nodes: vec![root], inner: Vec::new() };
-        for export in exports {
-            let mut at = Self::ROOT;
-            for name in names(&export.path) {
-                at = tree.named(at, name).unwrap_or_else(|| tree.add(at, name));
-            }
-            tree.node_mut(at).export = Some(export);
-        }
-        let all = (1..tree.nodes.len() as u32).map(NodeIndex);
-        tree.inner = all.filter_map(|node| Some((node, tree.outer(node)?))).collect();
+        tree.place_all(exports);
         tree
+    }
+
+    fn place_all(&mut self, exports: impl IntoIterator<Item = Export>) {
+        for export in exports {
+            self.place(export);
+        }
+        let all = (1..self.nodes.len() as u32).map(NodeIndex).filter(|node| self.leads_to_export(*node));
+        self.inner = all.filter_map(|node| Some((node, self.outer(node)?))).collect();
+    }
+
+    /// Puts an export where its path leads.
+    fn place(&mut self, export: Export) {
+        let mut at = Self::ROOT;
+        for name in names(&export.path) {
+            at = self.named(at, name).unwrap_or_else(|| self.add(at, name));
+        }
+        self.node_mut(at).export = Some(export);
     }
 
     /// The node where the export begins that a node lies in; not the one that begins there itself.
@@ -122,6 +138,12 @@ impl PseudoTree {
 
     fn node_mut(&mut self, node: NodeIndex) -> &mut Node {
         &mut self.nodes[node.0 as usize]
+    }
+
+    /// Whether an export is at this node or below it.
+    fn leads_to_export(&self, node: NodeIndex) -> bool {
+        let Node { export, children, .. } = self.node(node);
+        export.is_some() || children.iter().any(|child| self.leads_to_export(*child))
     }
 
     /// The node of a name in another one.
@@ -194,11 +216,12 @@ impl PseudoTree {
     pub(super) fn stat(&self, node: NodeIndex) -> ObjectStat {
         let Node { fileid, children, .. } = self.node(node);
         let object = ObjectId { fileid: *fileid, generation: 0 };
+        let shown = || children.iter().filter(|child| self.leads_to_export(**child));
         ObjectStat {
-            nlink: 2 + children.len() as u32,
+            nlink: 2 + shown().count() as u32,
             size: 4096,
-            // It changes only with the exports, and those with a restart.
-            change: children.iter().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
+            // It changes only with the exports.
+            change: shown().fold(*fileid, |hash, child| number(hash, &self.node(*child).name)),
             ..ObjectStat::new(object, ObjectKind::Directory, 0o555)
         }
     }
@@ -224,12 +247,11 @@ impl<S: Store + ?Sized> Server<'_, S> {
             // One below it is for the caller.
             return Ok(At::Pseudo(node));
         }
-        let share = self.exports.shares.iter().position(|(own, _)| own.path == export.path);
+        let place = self.exports.shares.iter().position(|own| own.serves(&export.path));
         // Where another reactor has the files, COMPOUNDs that go there are carried: this one goes to several.
-        let share = share.ok_or(Status4::XDev)?;
-        let (export, volume) = &self.exports.shares[share];
-        let caller = export.caller(asker.caller.as_ref());
-        Ok(At::Object(ResolvedHandle { share, object: volume.profile().root, caller }))
+        let place = place.ok_or(Status4::XDev)?;
+        let root = self.exports.shares[place].volume().profile().root;
+        Ok(self.exports.resolve(asker, place, root).map_or(At::Pseudo(node), At::Object))
     }
 
     /// Looks a name up in a node.
@@ -245,7 +267,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
 
     /// What an export that begins at `top` has in the place of a node inside of it. `None`: it has nothing there.
     fn in_export(&self, share: usize, top: NodeIndex, node: NodeIndex) -> ReadStep<Option<ObjectId>> {
-        let volume = &self.exports.shares[share].1;
+        let volume = self.exports.shares[share].volume();
         let mut object = volume.profile().root;
         for name in self.state.pseudo.way(top, node).into_iter().rev() {
             let directory = volume.stat(object)?;
@@ -267,10 +289,12 @@ impl<S: Store + ?Sized> Server<'_, S> {
         if pseudo.inner.is_empty() {
             return Ok(None);
         }
-        let (export, volume) = &self.exports.shares[opened.share];
-        let Some(top) = pseudo.node_of(export) else { return Ok(None) };
+        let share = &self.exports.shares[opened.share];
+        let volume = share.volume();
+        let Some(top) = pseudo.node_of(share.export()) else { return Ok(None) };
         if volume.profile().root == opened.object {
-            return Ok((!pseudo.node(top).children.is_empty()).then_some(top));
+            let leads_on = pseudo.node(top).children.iter().any(|child| pseudo.leads_to_export(*child));
+            return Ok(leads_on.then_some(top));
         }
         let has_more = |node: &NodeIndex| pseudo.node(*node).export.is_none();
         for node in pseudo.inside(top).filter(has_more) {
@@ -300,7 +324,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     /// all. Objects that are not the root of their export are not asked for.
     pub(super) fn above_export(&self, asker: &CallContext<'_>, opened: &ResolvedHandle) -> Step<Option<At>> {
         let pseudo = &self.state.pseudo;
-        let node = pseudo.node_of(&self.exports.shares[opened.share].0);
+        let node = pseudo.node_of(self.exports.shares[opened.share].export());
         let Some(parent) = node.and_then(|node| pseudo.parent(node)) else { return Ok(None) };
         let outer = node.and_then(|node| pseudo.outer(node));
         if let Some(top) = outer.filter(|top| *top != parent)
@@ -314,11 +338,11 @@ impl<S: Store + ?Sized> Server<'_, S> {
 
     /// The mounted_on_fileid of an object: of the root of an export the number of the node that it covers.
     pub(super) fn mounted_on(&self, opened: &ResolvedHandle) -> u64 {
-        let (export, volume) = &self.exports.shares[opened.share];
-        if volume.profile().root != opened.object {
+        let share = &self.exports.shares[opened.share];
+        if share.volume().profile().root != opened.object {
             return opened.object.fileid;
         }
-        let node = self.state.pseudo.node_of(export);
+        let node = self.state.pseudo.node_of(share.export());
         node.map_or(opened.object.fileid, |node| self.state.pseudo.fileid(node))
     }
 
@@ -384,6 +408,21 @@ mod tests {
         assert_eq!(tree.find(1), None);
     }
 
+    /// A COMPOUND that waits stands at a node, whatever becomes of the exports meanwhile.
+    #[test]
+    fn nodes_without_exports_stay_and_are_not_seen() {
+        let mut tree = PseudoTree::of(["/srv/data", "/srv/more", "/home"].map(Export::new));
+        let data = tree.node_of(&Export::new("/srv/data")).unwrap();
+        let before = tree.stat(PseudoTree::ROOT);
+        tree.nodes.iter_mut().for_each(|node| node.export = None);
+        tree.place_all([Export::new("/home")]);
+        assert_eq!(listed(&tree, PseudoTree::ROOT, 0), [(&b"home"[..], 4)]);
+        assert_eq!(tree.parent(data), tree.named(PseudoTree::ROOT, b"srv"));
+        let after = tree.stat(PseudoTree::ROOT);
+        assert_ne!(before.change, after.change, "clients see that it has changed");
+        assert_eq!((before.nlink, after.nlink), (4, 3));
+    }
+
     #[test]
     fn exports_lie_in_each_other() {
         let tree = PseudoTree::of(["/a", "/a/x/b", "/a/c", "/a/c/d", "/e"].map(Export::new));
@@ -412,7 +451,7 @@ mod tests {
 
     #[test]
     fn who_may_use_nothing_below_a_directory_does_not_see_it() {
-        let secret = Export { clients: vec![Client::User(7)], ..Export::new("/secret/a") };
+        let secret = Export { clients: vec![Client::User(7).into()], ..Export::new("/secret/a") };
         let tree = PseudoTree::of([secret, Export::new("/open/a")]);
         assert_eq!(listed(&tree, PseudoTree::ROOT, 0), [(&b"open"[..], 4)]);
     }

@@ -1,0 +1,154 @@
+//! One served export with its files, and what each client may do there.
+
+use std::cell::RefCell;
+use std::net::IpAddr;
+
+use stag_fabric::Peer;
+use stag_vfs::{Store, Volume};
+
+use crate::export::{Export, Rights};
+
+/// Clients whose rights on one export are remembered. A client is a connection: rights depend on its port, too.
+const REMEMBERED_MAX: usize = 64;
+
+/// An export with the store that keeps its files.
+pub struct Share<S: Store + ?Sized> {
+    export: Export,
+    volume: Volume<S>,
+    remembered: RightsCache,
+    /// It is no longer served. It stays where it is: Calls that wait for its store know its place.
+    is_removed: bool,
+}
+
+impl<S: Store + ?Sized> Share<S> {
+    pub(super) fn new(export: Export, store: Box<S>) -> Share<S> {
+        Share { export, volume: Volume::new(store), remembered: RightsCache::default(), is_removed: false }
+    }
+
+    /// The export.
+    #[must_use]
+    pub fn export(&self) -> &Export {
+        &self.export
+    }
+
+    /// Its files.
+    #[inline]
+    #[must_use]
+    pub fn volume(&self) -> &Volume<S> {
+        &self.volume
+    }
+
+    /// Its files, to change them.
+    #[inline]
+    pub(super) fn volume_mut(&mut self) -> &mut Volume<S> {
+        &mut self.volume
+    }
+
+    /// Whether it is the export of this path, and not removed.
+    pub(super) fn serves(&self, path: &str) -> bool {
+        !self.is_removed && self.export.path == path
+    }
+
+    /// Whether it is no longer served.
+    #[inline]
+    #[must_use]
+    pub fn is_removed(&self) -> bool {
+        self.is_removed
+    }
+
+    /// Serves the same files by other rules.
+    pub(super) fn set_export(&mut self, export: Export) {
+        self.export = export;
+        self.remembered = RightsCache::default();
+    }
+
+    /// Stops serving it.
+    pub(super) fn remove(&mut self) {
+        self.is_removed = true;
+        self.volume.store_mut().give_up_files();
+    }
+
+    /// What `peer` may do here. The rules are searched once for each connection, as long as it is remembered.
+    #[inline]
+    pub(super) fn rights(&self, peer: Option<&Peer>) -> Rights {
+        if !self.export.has_rules() {
+            return self.export.own_rights();
+        }
+        match peer {
+            Some(peer) => self.remembered.find(peer, &self.export),
+            None => self.export.rights(None),
+        }
+    }
+}
+
+/// Rights of the peers that asked last. A peer has one place where it can be, and the next with that place evicts it.
+#[derive(Default)]
+struct RightsCache {
+    /// Empty until the first peer asks.
+    places: RefCell<Vec<Option<(Peer, Rights)>>>,
+}
+
+impl RightsCache {
+    fn find(&self, peer: &Peer, export: &Export) -> Rights {
+        let places = &mut *self.places.borrow_mut();
+        if places.is_empty() {
+            places.resize(REMEMBERED_MAX, None);
+        }
+        let place = &mut places[place_of(peer)];
+        match place {
+            Some((found, rights)) if found == peer => *rights,
+            _ => {
+                let rights = export.rights(Some(peer));
+                *place = Some((peer.clone(), rights));
+                rights
+            }
+        }
+    }
+}
+
+/// Where a peer can be. Connections of one client differ in their ports, and clients of one network in their last octets.
+fn place_of(peer: &Peer) -> usize {
+    let mixed = match peer {
+        Peer::Process { pid, .. } => *pid,
+        Peer::Address(address) => {
+            let host = match address.ip() {
+                IpAddr::V4(address) => u32::from(address),
+                IpAddr::V6(address) => u128::from(address) as u32,
+            };
+            host ^ u32::from(address.port())
+        }
+    };
+    mixed as usize % REMEMBERED_MAX
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::export::{Client, ClientRule};
+
+    /// Peers that evict one another get what the rules say each time.
+    #[test]
+    fn remembered_rights_are_those_of_the_rules() {
+        let network = |address: &str, bits| Client::Network { address: address.parse().unwrap(), bits };
+        let export = Export {
+            clients: vec![
+                ClientRule { client: network("10.0.0.0", 24), read_only: Some(false) },
+                ClientRule { client: network("10.0.0.0", 8), read_only: Some(true) },
+                ClientRule { client: Client::User(7), read_only: None },
+            ],
+            ..Export::new("/a")
+        };
+        let cache = RightsCache::default();
+        for _ in 0..2 {
+            for host in 0..=255 {
+                for network in [[10, 0, 0], [10, 0, 1], [192, 0, 2]] {
+                    let address = IpAddr::from([network[0], network[1], network[2], host]);
+                    let peer = Peer::Address((address, 700 + u16::from(host)).into());
+                    assert_eq!(cache.find(&peer, &export), export.rights(Some(&peer)), "{peer}");
+                }
+                let peer = Peer::Process { pid: 1, uid: host.into(), gid: 0 };
+                assert_eq!(cache.find(&peer, &export), export.rights(Some(&peer)), "{peer}");
+            }
+        }
+    }
+}
