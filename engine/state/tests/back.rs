@@ -203,6 +203,7 @@ fn session(
         principal: Principal(1),
         site: HostSite(1),
         is_update: false,
+        minor_version: 1,
     };
     let client = table.exchange_id(&asked, |_| false, Duration::ZERO).unwrap().client;
     let request = SessionRequest {
