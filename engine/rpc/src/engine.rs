@@ -400,29 +400,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.events.pop_front()
     }
 
-    /// Calls that could be begun now on `connection`.
-    #[must_use]
-    pub fn credits_available(&self, connection: ConnectionId) -> u32 {
-        self.connection(connection)
-            .filter(|found| found.established)
-            .and_then(|found| found.calling.as_ref())
-            .map_or(0, Calling::credits_available)
-    }
-
-    /// What the server granted last on `connection`.
-    #[must_use]
-    pub fn credits_granted(&self, connection: ConnectionId) -> u32 {
-        self.connection(connection)
-            .and_then(|found| found.calling.as_ref())
-            .map_or(0, Calling::credits_granted)
-    }
-
-    /// What both ends of `connection` agreed on.
-    #[must_use]
-    pub fn parameters(&self, connection: ConnectionId) -> Option<Parameters> {
-        self.connection(connection).map(|found| found.parameters)
-    }
-
     /// Connections there are, of both kinds, also those being set up or ended.
     #[must_use]
     pub fn connection_count(&self) -> usize {

@@ -1,11 +1,13 @@
-//! Gauges of credits: those of each connection, the share of each client, and the fairness of the shares.
+//! Readings of connections: credits of each connection, the share of each client, the fairness of the shares, and what was agreed on.
 
 use std::collections::BTreeMap;
 
 use stag_fabric::{Peer, Provider};
+use stag_proto::Parameters;
 use stag_shares::governor::jain;
 
 use crate::ConnectionId;
+use crate::client::calling::Calling;
 use crate::engine::Engine;
 use crate::server::owner::owner;
 use crate::service::Services;
@@ -72,6 +74,29 @@ pub struct ServedConnection {
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
+    /// Calls that could be begun now on `connection`.
+    #[must_use]
+    pub fn credits_available(&self, connection: ConnectionId) -> u32 {
+        self.connection(connection)
+            .filter(|found| found.established)
+            .and_then(|found| found.calling.as_ref())
+            .map_or(0, Calling::credits_available)
+    }
+
+    /// What the server granted last on `connection`.
+    #[must_use]
+    pub fn credits_granted(&self, connection: ConnectionId) -> u32 {
+        self.connection(connection)
+            .and_then(|found| found.calling.as_ref())
+            .map_or(0, Calling::credits_granted)
+    }
+
+    /// What both ends of `connection` agreed on.
+    #[must_use]
+    pub fn parameters(&self, connection: ConnectionId) -> Option<Parameters> {
+        self.connection(connection).map(|found| found.parameters)
+    }
+
     /// Lists all connections that this engine accepted, over RDMA and TCP. Takes a look at each: not for each pass.
     pub fn served_connections(&self) -> impl Iterator<Item = ServedConnection> + '_ {
         let accepted = self.connections.iter().flatten().filter(|found| found.is_accepted());
