@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use stag_fabric::{Peer, Provider};
-use stag_proto::Parameters;
+use stag_proto::parameters::Parameters;
 use stag_shares::governor::jain;
 
 use crate::ConnectionId;
