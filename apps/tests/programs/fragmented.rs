@@ -59,7 +59,8 @@ fn single_free_pages_are_as_good_as_runs() {
     fs::create_dir(&directory).unwrap();
     let disk = format!("dir:{},name=/disk,root_squash=no", directory.display());
     let exports = ["--export", "mem:/data,root_squash=no", "--export", &disk];
-    let server = Server::start_at(ANY_IWARP_PORT, &[&exports[..], &["--memory", "64M"]].concat());
+    let server =
+        Server::start_at(ANY_IWARP_PORT, &[&exports[..], &["--memory", "64M", "--nfs", "3"]].concat());
     let mut client = Client::new(&server);
     let root = client.mount();
     for number in 0..NAMES {
