@@ -53,13 +53,13 @@ const OPENS_SHARE: u64 = 64;
 
 /// Octets that COMPOUNDs may keep at one core while they wait, at least: many usual ones. A longer one is told to try again when it
 /// would have to wait.
-const SUSPENDED_MIN: u64 = 256 << 10;
+const SUSPENDED_MIN: u64 = 64 << 10;
 
 /// Clients and sessions of NFS version 4 take about one part in this number of the budget.
 const CLIENTS_SHARE: u64 = 48;
 
-/// What the rest of a small server takes. Clients, sessions and opens of NFS version 4 get their parts of what goes beyond it, so that
-/// a server that is as small as it can be has few of them.
+/// What the rest of a small server takes. What is of NFS version 4 gets its parts of what goes beyond it, so that a server that is as
+/// small as it can be has little of it.
 const BESIDE_FOUR: u64 = 24 << 20;
 
 /// What is known of the hosts that have locks takes at most one part in this number of the budget.
@@ -428,8 +428,9 @@ impl Plan {
         let hosts = (each / HOSTS_SHARE / LockingConfig::HOST_LEN).clamp(16, usual_hosts);
         let beyond = settings.memory.saturating_sub(BESIDE_FOUR);
         let clients = ClientConfig::within(beyond / CLIENTS_SHARE);
-        let opens = OpenConfig::within(beyond / cores as u64 / OPENS_SHARE);
-        let suspended = (each / OPENS_SHARE).clamp(SUSPENDED_MIN, Config4::new(1).suspended_max as u64);
+        let part = beyond / cores as u64 / OPENS_SHARE;
+        let opens = OpenConfig::within(part);
+        let suspended = part.clamp(SUSPENDED_MIN, Config4::new(1).suspended_max as u64);
         let has_four = settings.nfs.four != [false; 2];
         let of_four = |octets: u64| if has_four { octets } else { 0 };
         let carried_max = carried_max(cores);
@@ -722,8 +723,7 @@ mod tests {
         assert_eq!(
             note.as_deref(),
             Some(
-                "clients of NFS version 4 are called back over TCP only: --memory 256 MiB is too little for Calls both ways \
-                 over RDMA; version 1 of RPC-over-RDMA only: --memory 256 MiB is too little for the Receives of version 2"
+                "version 1 of RPC-over-RDMA only: --memory 256 MiB is too little for the Receives of version 2"
             )
         );
         assert!(engine.receives_max >= 4 * 1000, "{}", engine.receives_max);

@@ -86,7 +86,7 @@ fn a_client_hears_at_once_that_its_server_was_killed() {
     let mut server = Server::with_data();
     let folder = Folder::new("killed");
     let (big, url) = (folder.join("big"), server.at("data/big"));
-    std::fs::write(&big, content(24 << 20, 1)).unwrap();
+    std::fs::write(&big, content(20 << 20, 1)).unwrap();
     stag_ok(&["put", big.to_str().unwrap(), &url]);
 
     // The client has read something and waits for us to take it: there is more to come.
