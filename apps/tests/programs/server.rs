@@ -116,7 +116,7 @@ fn a_client_hears_at_once_that_its_server_was_killed() {
     let status = client.wait().unwrap();
     reader.join().unwrap();
     let (len, complaint) = heard.expect("the client says in time that its server is gone");
-    assert!(len < (24 << 20) - 1, "the client cannot have got everything");
+    assert!(len < (20 << 20) - 1, "the client cannot have got everything");
     assert_eq!(status.code(), Some(1), "{complaint}");
     assert_eq!(complaint.lines().count(), 1, "{complaint}");
     assert!(complaint.contains(&url) && complaint.contains("the server's process is gone"), "{complaint}");
