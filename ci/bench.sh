@@ -60,7 +60,11 @@ names() {
     while read -r load memory directory; do
         [ -z "$load" ] || figure "mem: $load, depth 32" "rate>=$memory" "$load" -q 32
     done <<<"$names"
-    work=$(mktemp -d /dev/shm/stag-bench.XXXXXX) && mkdir "$work/data" "$work/state" || return
+    work=$(mktemp -d /dev/shm/stag-bench.XXXXXX) && mkdir "$work/data" "$work/state" || {
+        echo "dir: FAILED: no folder could be made in /dev/shm"
+        failed=1
+        return
+    }
     "${stag}d" --listen "$url" --export "dir:$work/data,name=/data,root_squash=no" --poll busy --memory 256M \
         --state-dir "$work/state" >"$work/log" 2>&1 &
     pid=$!

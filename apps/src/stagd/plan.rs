@@ -359,7 +359,7 @@ impl Plan {
         Plan::with_lists((protocol, reverse_credits), settings, transit)
     }
 
-    /// Adds what there is to say.
+    /// Adds a note for the operator to those that the plan has already.
     fn add_note(&mut self, note: String) {
         self.note = Some(match self.note.take() {
             Some(other) => format!("{other}; {note}"),

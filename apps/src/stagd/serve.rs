@@ -40,7 +40,7 @@ use crate::{limits, logging};
 /// How long a graceful stop may take.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
 
-/// Serves until a signal, or until standard input ends if the options say so. `settings` is what came of them.
+/// Serves until a signal, or until standard input ends if the options say so. `settings` was made of the options.
 pub(super) fn serve(
     (options, settings): (&StagdOptions, &Settings),
     plan: &Plan,

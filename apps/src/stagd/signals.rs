@@ -129,7 +129,7 @@ fn act(
     }
 }
 
-/// Reads the configuration file again, and says in the log what came of it.
+/// Reads the configuration file again, and logs the changes and the failures.
 fn reload(live: &LiveSettings) {
     match live.reload() {
         Ok(Reloaded { changed, restart }) => {

@@ -111,7 +111,7 @@ fn a_sequence_id_without_an_answer_is_used_again() {
 fn the_loss_of_a_connection_leaves_the_others() {
     let mut channel = proven();
     channel.bind(SECOND, BackUse::Back);
-    // Of one that is not in use, nothing is heard.
+    // A connection that is not in use says nothing.
     channel.bind(BackConnection(3), BackUse::Back);
     channel.connection_ended(SECOND);
     channel.connection_ended(SECOND);

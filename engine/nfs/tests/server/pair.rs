@@ -2,7 +2,7 @@
 //! the client is connected to one of them, and all files are at the other.
 
 #[path = "callee.rs"]
-#[allow(dead_code, reason = "not where no test calls back")]
+#[allow(dead_code, reason = "not every setting has the tests that call back")]
 pub(crate) mod callee;
 
 use std::any::Any;
@@ -240,7 +240,7 @@ impl Pair {
     }
 
     /// A server that calls its clients back, and a client that takes such Calls.
-    #[allow(dead_code, reason = "not in every program")]
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn both_ways(exports: &[&str]) -> Pair {
         let locking = (LockingConfig::default(), Recovered::nothing());
         let mut pair = Pair::of_engines(exports, 1, FaultPlan::default(), locking, 2, in_memory);
@@ -339,7 +339,7 @@ impl Pair {
     }
 
     /// Stops serving an export, at each of the server's engines.
-    #[allow(dead_code, reason = "not in every program")]
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn remove_export(&mut self, path: &str) -> Removal {
         if let Some(entry) = &mut self.entry {
             remove_export(entry.services_mut(), path);
@@ -348,7 +348,7 @@ impl Pair {
     }
 
     /// Serves an export by other rules, as `/data,ro`, at each of the server's engines.
-    #[allow(dead_code, reason = "not in every program")]
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn change_export(&mut self, text: &str) -> bool {
         let export = export(text);
         let at_entry = self.entry.as_mut().is_none_or(|entry| change_export(entry.services_mut(), &export));
@@ -356,7 +356,7 @@ impl Pair {
     }
 
     /// The memory that a WRITE's data is placed in.
-    #[allow(dead_code, reason = "not in every program")]
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn entry_pool(&self) -> Pool {
         self.entry.as_ref().unwrap_or(&self.server).pools().payload.clone()
     }

@@ -269,7 +269,7 @@ fn a_client_that_does_not_answer_is_told_that_its_path_is_down() {
     client.until_told(0);
 }
 
-/// 8881-18.46.3-f: the session is of no use for callbacks any more.
+/// 8881-18.46.3-f: the session can no longer be used for callbacks.
 #[test]
 fn a_client_that_has_lost_its_slot_is_told_to_make_another_session() {
     let faults = [
