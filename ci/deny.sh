@@ -15,21 +15,19 @@ if ! command -v cargo-deny >/dev/null; then
     exit 77
 fi
 failed=0
-# deny MANIFEST CONFIG CHECK... ; $offline is empty, or --offline
+# deny CONFIG CHECK... ; $offline is empty, or --offline
 offline=''
-deny() { cargo deny --locked ${offline:+"$offline"} --manifest-path "$1" --config "$2" check --hide-inclusion-graph "${@:3}"; }
+deny() { cargo deny --locked ${offline:+"$offline"} --config "$1" check --hide-inclusion-graph "${@:2}"; }
 
-for manifest in Cargo.toml engine/fuzz/Cargo.toml; do
-    deny "$manifest" .deny.toml licenses bans sources || failed=1
-done
+deny .deny.toml licenses bans sources || failed=1
 
 if [ -n "${STAG_ADVISORIES:-}" ]; then
     config=$(mktemp)
     trap 'rm -f "$config"' EXIT
     sed "s|^\[advisories\]|&\ndb-path = \"$STAG_ADVISORIES\"|" .deny.toml >"$config"
     offline=--offline
-    deny Cargo.toml "$config" advisories || failed=1
-elif ! output=$(deny Cargo.toml .deny.toml advisories 2>&1); then
+    deny "$config" advisories || failed=1
+elif ! output=$(deny .deny.toml advisories 2>&1); then
     # No network is no finding.
     if grep -qiE 'failed to (fetch|clone)|unable to (fetch|load)|error sending request' <<<"$output"; then
         echo "advisories: not checked, because their database could not be fetched"

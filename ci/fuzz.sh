@@ -32,7 +32,7 @@ else
 fi
 
 fuzz=engine/fuzz
-target_dir=${CARGO_TARGET_DIR:-$fuzz/target}
+target_dir=${CARGO_TARGET_DIR:-target}
 mkdir -p "$target_dir"
 target_dir=$(cd "$target_dir" && pwd)
 known=$(ls $fuzz/corpus)
@@ -50,7 +50,7 @@ skip=""
 command -v "${CXX:-c++}" >/dev/null || skip="no C++ compiler (${CXX:-c++}): install one (g++ or clang), or name it in CXX"
 [[ $host == *-linux-* || $host == *-apple-* ]] || skip="libFuzzer is not known to work on $host"
 if [[ -n $skip ]]; then
-    cargo test --quiet --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz"
+    cargo test --quiet --locked --package stag-fuzz
     echo "SKIPPED: $skip; the kept corpus ran, ok"
     exit 77
 fi
@@ -59,11 +59,9 @@ fi
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
 flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table"
 flags+=" -Cllvm-args=-sanitizer-coverage-trace-compares -Clink-dead-code --cfg fuzzing"
-# A short run is over before the best code has paid for its compilation.
-[[ -n $pack || $seconds -ge 60 ]] || export CARGO_PROFILE_RELEASE_OPT_LEVEL=1
-RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --release --features libfuzzer \
-    --manifest-path $fuzz/Cargo.toml --target-dir "$target_dir/fuzz" --target "$host"
-program=$target_dir/fuzz/$host/release/stag-fuzz
+RUSTFLAGS="${RUSTFLAGS:-} $flags" cargo build --quiet --locked --profile fuzz --package stag-fuzz --features libfuzzer \
+    --target-dir "$target_dir/fuzz" --target "$host"
+program=$target_dir/fuzz/$host/fuzz/stag-fuzz
 
 if [[ -n $pack ]]; then
     mkdir -p "$pack/corpus"

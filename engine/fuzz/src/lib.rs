@@ -1,7 +1,7 @@
 //! Fuzz targets: each a plain function of octets that panics when a promise is broken.
 //!
 //! `ci/fuzz.sh SECONDS [TARGET...]` runs them under libFuzzer: one program has all of them, and `STAG_FUZZ_TARGET` names the one
-//! that it runs. `cargo test` in this folder runs them over the kept corpus, `corpus/TARGET/`, with nothing but a Rust toolchain.
+//! that it runs. `cargo test -p stag-fuzz` runs them over the kept corpus, `corpus/TARGET/`, with nothing but a Rust toolchain.
 //!
 //! To add a target: write the function, list it in [`TARGETS`], and put a few seeds into `corpus/TARGET/`. To keep a crash from
 //! coming back, add its input there.
