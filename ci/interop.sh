@@ -31,7 +31,7 @@ long='' stand_in='' inside='' kernels=() groups=() cores=()
 arguments=("$@")
 while [ $# -gt 0 ]; do
     case $1 in
-        --long) long=yes; export LABV_ROUNDS=6 ;;
+        --long) long=yes; export LABV_ROUNDS=6 LABV_ENTRIES=3000 ;;
         --stand-in) stand_in=yes ;;
         --features) export LABV_FEATURES='--reliable-reply --protocol auto' ;;
         --inside) inside=yes ;;
