@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format, clippy and documentation, warnings denied. One of them: ci/lint.sh fmt|clippy|doc
+# Format, clippy and documentation, warnings denied, and what would be published. One of them: ci/lint.sh fmt|clippy|doc|package
 # And, only if it is named: ci/lint.sh private, the documentation of what is private, whose links lead readers of the source.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,11 +14,14 @@ clippy() {
 }
 doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
 private() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace --document-private-items; }
+# Each crate can be packaged: what it depends on has a version, and its files are there. `cargo publish --workspace --dry-run` also
+# compiles what was packaged, which takes as long as all of a build.
+package() { cargo package --quiet --locked --offline --workspace --no-verify --allow-dirty; }
 
-[ $# -gt 0 ] || set -- fmt clippy doc
+[ $# -gt 0 ] || set -- fmt clippy doc package
 for check in "$@"; do
     case $check in
-        fmt | clippy | doc | private) "$check" ;;
-        *) echo "ci/lint.sh: no check $check; there are: fmt clippy doc private" >&2; exit 2 ;;
+        fmt | clippy | doc | private | package) "$check" ;;
+        *) echo "ci/lint.sh: no check $check; there are: fmt clippy doc private package" >&2; exit 2 ;;
     esac
 done
