@@ -46,6 +46,11 @@ pub enum AdminRequest {
         /// Its address, or `uid N`, as [`ClientState::client`] has it; or its client id, as [`NfsClientState::id`] has it.
         client: String,
     },
+    /// To serve one more export, a directory.
+    AddExport {
+        /// As behind `--export`.
+        spec: String,
+    },
     /// To serve an export by other rules.
     ChangeExport {
         /// As behind `--export`: it names the path.

@@ -140,6 +140,7 @@ fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminRepl
             Ok(()) => AdminReply::Done(format!("logs {filter} from now on")),
             Err(problem) => AdminReply::Refused(problem),
         },
+        AdminRequest::AddExport { spec } => done(reactors.live.add_export(&spec)),
         AdminRequest::ChangeExport { spec } => done(reactors.live.change_export(&spec)),
         AdminRequest::RemoveExport { path, force } => done(reactors.live.remove_export(&path, force)),
         AdminRequest::Reload => match reactors.live.reload() {

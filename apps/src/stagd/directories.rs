@@ -18,6 +18,15 @@ use super::plan::Plan;
 use super::{Settings, state};
 use crate::failure::CommandFailure;
 
+/// Directories that may be added to a server at work, until it ends: one that is removed leaves a little behind.
+pub(super) const EXPORTS_ADDED_MAX: usize = 16;
+
+/// Of objects and descriptors, this fraction is for directories that are added later.
+pub(super) const OF_LATER: usize = 16;
+
+/// Descriptors without which a directory does not work.
+const DESCRIPTORS_LATER_MIN: usize = 16;
+
 /// Descriptors that are kept open in all directories together, at most.
 pub(super) const DESCRIPTORS_MAX: u64 = 16 << 10;
 
@@ -25,8 +34,17 @@ pub(super) const DESCRIPTORS_MAX: u64 = 16 << 10;
 pub(super) struct Directories {
     pool: Pool,
     config: DirectoryConfig,
+    /// What each that is added later may have.
+    later: Room,
     /// Made for the first of them.
     disk: Option<Disk>,
+}
+
+/// What one store may keep.
+#[derive(Clone, Copy)]
+struct Room {
+    objects: u32,
+    descriptors: usize,
 }
 
 impl Directories {
@@ -35,8 +53,14 @@ impl Directories {
         let mut config = DirectoryConfig::new(Path::new("/"), 0);
         // One half is for WRITEs and Replies.
         config.reading_max = plan.reactors[reactor.index()].transit_len / 2;
-        config.descriptors_max = descriptors() / count / plan.reactors.len();
-        Directories { pool: pools.payload.clone(), config, disk: None }
+        let reactors = plan.reactors.len();
+        let of_later = descriptors() / OF_LATER;
+        config.descriptors_max = (descriptors() - of_later) / count / reactors;
+        let later = Room {
+            objects: plan.objects_later,
+            descriptors: (of_later / EXPORTS_ADDED_MAX / reactors).max(DESCRIPTORS_LATER_MIN),
+        };
+        Directories { pool: pools.payload.clone(), config, later, disk: None }
     }
 
     /// Opens the directory of an export, and remembers the places of at most `objects_max` objects. All reactors have the
@@ -45,6 +69,26 @@ impl Directories {
         &mut self,
         export: &ExportSpec,
         objects_max: u32,
+        verifier: WriteVerifier,
+    ) -> Result<DirectoryStore, CommandFailure> {
+        let room = Room { objects: objects_max, descriptors: self.config.descriptors_max };
+        self.open_with(export, room, verifier)
+    }
+
+    /// Opens the directory of an export that is added to a server at work. At most [`EXPORTS_ADDED_MAX`] have room.
+    pub(super) fn open_later(
+        &mut self,
+        export: &ExportSpec,
+        verifier: WriteVerifier,
+    ) -> Result<DirectoryStore, CommandFailure> {
+        let room = Room { objects: self.later.objects.min(export.objects), ..self.later };
+        self.open_with(export, room, verifier)
+    }
+
+    fn open_with(
+        &mut self,
+        export: &ExportSpec,
+        room: Room,
         verifier: WriteVerifier,
     ) -> Result<DirectoryStore, CommandFailure> {
         let disk = match &self.disk {
@@ -58,7 +102,8 @@ impl Directories {
         let config = DirectoryConfig {
             path: export.directory.clone().into(),
             fsid: stable_fsid(&export.access.path),
-            objects_max: objects_max as usize,
+            objects_max: room.objects as usize,
+            descriptors_max: room.descriptors,
             sync: export.sync,
             verifier,
             ..self.config.clone()
@@ -84,19 +129,7 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
         return Ok(());
     }
     for export in directories {
-        if !export.sync {
-            warnings.push(format!(
-                "export dir:{}: with sync=no a crash of this machine takes back names and attributes that clients \
-                 were told are safe",
-                export.directory
-            ));
-        }
-        let complain =
-            |error| CommandFailure::usage(format_args!("export dir:{}: {error}", export.directory));
-        fs::read_dir(&export.directory).map_err(complain)?;
-        if let Ok(Some(weakness)) = handle_weakness(Path::new(&export.directory)) {
-            warnings.push(format!("export dir:{}: {weakness}", export.directory));
-        }
+        check_one(export, warnings)?;
     }
     warn_of_surroundings(settings, warnings);
     let uid = geteuid();
@@ -111,6 +144,23 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
     }
     if let Err(failure) = state::path(settings.state_dir.as_deref()) {
         warnings.push(failure);
+    }
+    Ok(())
+}
+
+/// Fails if the directory of an export cannot be read; says what is weak about it.
+pub(super) fn check_one(export: &ExportSpec, warnings: &mut Vec<String>) -> Result<(), CommandFailure> {
+    if !export.sync {
+        warnings.push(format!(
+            "export dir:{}: with sync=no a crash of this machine takes back names and attributes that clients were told \
+             are safe",
+            export.directory
+        ));
+    }
+    let complain = |error| CommandFailure::usage(format_args!("export dir:{}: {error}", export.directory));
+    fs::read_dir(&export.directory).map_err(complain)?;
+    if let Ok(Some(weakness)) = handle_weakness(Path::new(&export.directory)) {
+        warnings.push(format!("export dir:{}: {weakness}", export.directory));
     }
     Ok(())
 }

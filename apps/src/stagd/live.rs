@@ -3,6 +3,7 @@
 //! Each reactor makes a change for itself, between two passes, when it reads its mailbox: the way of a Call has no lock. What
 //! cannot change live is named, and stays as it is.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use stag::nfs::export::Export;
 use stag::runtime::{Clock, SendError, Sender};
+use stag::stores::directory::WriteVerifier;
 
 use super::asking::snapshots;
+use super::directories::{self, EXPORTS_ADDED_MAX};
 use super::exports::{ExportSpec, Medium};
 use super::signals::Request;
 use super::weights::ClientWeight;
@@ -21,6 +24,8 @@ use crate::admin::PATIENCE;
 /// A change that a reactor makes.
 #[derive(Clone, Debug)]
 pub(super) enum LiveChange {
+    /// This directory is an export, too. All reactors have the same verifier of it.
+    Add(Box<ExportSpec>, WriteVerifier),
     /// The export of this path has these rules.
     Rules(Export),
     /// The export of this path is no longer served.
@@ -33,8 +38,19 @@ pub(super) enum LiveChange {
     RefuseNewcomers,
 }
 
-/// Where a reactor says that it made a change: whether locks on a removed export stay.
-pub(super) type ChangedSender = SyncSender<bool>;
+/// What became of a change at a reactor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Changed {
+    /// It is made.
+    Made,
+    /// It is made, but locks on the removed export stay.
+    LocksStay,
+    /// It cannot be made: why.
+    Refused(String),
+}
+
+/// Where a reactor says what became of a change.
+pub(super) type ChangedSender = SyncSender<Changed>;
 
 /// What became of a new configuration.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -50,6 +66,10 @@ pub(super) struct LiveSettings {
     /// As the server was started.
     options: StagdOptions,
     settings: Mutex<Settings>,
+    /// Directories that were added since the server began. It changes with the settings.
+    added: AtomicUsize,
+    /// Whether handles of directories are good after a restart.
+    keeps_handles: bool,
     /// The mailboxes of all reactors.
     reactors: Vec<Sender<Request>>,
 }
@@ -60,8 +80,13 @@ impl LiveSettings {
         settings: &Settings,
         reactors: &[Sender<Request>],
     ) -> LiveSettings {
-        let settings = Mutex::new(settings.clone());
-        LiveSettings { options: options.clone(), settings, reactors: reactors.to_vec() }
+        LiveSettings {
+            options: options.clone(),
+            added: AtomicUsize::new(0),
+            keeps_handles: settings.exports.iter().any(|(_, export)| export.medium == Medium::Directory),
+            settings: Mutex::new(settings.clone()),
+            reactors: reactors.to_vec(),
+        }
     }
 
     fn settings(&self) -> MutexGuard<'_, Settings> {
@@ -83,6 +108,48 @@ impl LiveSettings {
     /// Lets no reactor take on more connections.
     pub(super) fn refuse_newcomers(&self) -> Result<(), String> {
         self.tell(&LiveChange::RefuseNewcomers).map(drop)
+    }
+
+    /// Serves one more directory. `Err` says why not.
+    pub(super) fn add_export(&self, spec: &str) -> Result<String, String> {
+        let wanted: ExportSpec = spec.parse().map_err(|error| format!("{error}"))?;
+        self.add(&mut self.settings(), spec, wanted)
+    }
+
+    fn add(&self, settings: &mut Settings, spec: &str, wanted: ExportSpec) -> Result<String, String> {
+        let path = wanted.access.path.clone();
+        if find(settings, &path).is_some() {
+            return Err(format!(
+                "export {path}: it is served already; stag admin exports change gives it other rules"
+            ));
+        }
+        if wanted.medium == Medium::Memory {
+            return Err(format!("export {path}: memory is divided when the server starts; restart stagd"));
+        }
+        if self.added.load(Ordering::Relaxed) >= EXPORTS_ADDED_MAX {
+            return Err(format!(
+                "export {path}: {EXPORTS_ADDED_MAX} directories were added since the server started, and no more have \
+                 room; restart stagd"
+            ));
+        }
+        let mut warnings = Vec::new();
+        directories::check_one(&wanted, &mut warnings).map_err(|failure| failure.to_string())?;
+        if !self.keeps_handles {
+            warnings.push(
+                "the server started without a directory: after its restart, clients have to mount this one again"
+                    .to_owned(),
+            );
+        }
+        let change = LiveChange::Add(Box::new(wanted.clone()), WriteVerifier::default());
+        if let Err(problem) = self.tell(&change) {
+            // At the reactors that have it.
+            let removed = self.tell(&LiveChange::Remove(path));
+            return Err(removed.err().map_or(problem.clone(), |other| format!("{problem}; {other}")));
+        }
+        self.added.fetch_add(1, Ordering::Relaxed);
+        settings.exports.push((spec.to_owned(), wanted));
+        let notes: String = warnings.iter().map(|warning| format!("; {warning}")).collect();
+        Ok(format!("export {path} is served as {spec}{notes}"))
     }
 
     /// Gives an export the rules of `spec`, which names its path. `Err` says why it stays as it is.
@@ -174,7 +241,8 @@ impl LiveSettings {
         for (spec, export) in &wanted.exports {
             let path = &export.access.path;
             let Some((text, served)) = find(settings, path) else {
-                reloaded.restart.push(format!("export {path}: it is new"));
+                let done = self.add(settings, spec, export.clone());
+                reloaded.note_in_words(done);
                 continue;
             };
             let fixed = fixed_differences(served, export);
@@ -219,7 +287,9 @@ impl LiveSettings {
         let mut do_locks_stay = false;
         for _ in &self.reactors {
             match receiver.recv_timeout(until.saturating_sub(clock.now())) {
-                Ok(stay) => do_locks_stay |= stay,
+                Ok(Changed::Made) => {}
+                Ok(Changed::LocksStay) => do_locks_stay = true,
+                Ok(Changed::Refused(problem)) => return Err(problem),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!(
@@ -252,7 +322,9 @@ fn find<'s>(settings: &'s mut Settings, path: &str) -> Option<(&'s mut String, &
 }
 
 fn not_served(path: &str) -> String {
-    format!("no export {path:?} is served; stag admin exports lists them, and a new one needs a restart")
+    format!(
+        "no export {path:?} is served; stag admin exports lists them, and stag admin exports add adds a directory"
+    )
 }
 
 /// Options in which two exports of one path differ, and which are decided when the files are opened.

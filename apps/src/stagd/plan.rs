@@ -1,5 +1,6 @@
 //! The plan of the memory: one budget, cut into pools by a commented sum.
 
+use super::directories::{EXPORTS_ADDED_MAX, OF_LATER};
 use super::exports::{ExportSpec, Medium};
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::memory::{Pool, PriceList};
@@ -102,6 +103,8 @@ pub(super) struct Plan {
     pub(super) reactors: Vec<ReactorMemory>,
     /// What each export may hold, and where, in the order of the settings.
     pub(super) exports: Vec<ExportShare>,
+    /// Objects that each directory may have at each reactor, if it is added later.
+    pub(super) objects_later: u32,
     /// Calls that may be under way from one reactor to another.
     pub(super) carried_max: usize,
     /// Locks of all clients, at each reactor.
@@ -549,7 +552,11 @@ impl Plan {
         // A directory has a store at each core.
         let has_stores = |export: &ExportSpec| if export.medium == Medium::Directory { many } else { 1 };
         let all: u64 = settings.exports.iter().map(|(_, export)| has_stores(export)).sum();
-        let objects_each = u32::try_from(objects_max / all.max(1)).unwrap_or(u32::MAX);
+        // Some are for directories that are added later, at each core.
+        let objects_of_later = objects_max / OF_LATER as u64;
+        let objects_later =
+            u32::try_from(objects_of_later / EXPORTS_ADDED_MAX as u64 / many).unwrap_or(u32::MAX);
+        let objects_each = u32::try_from((objects_max - objects_of_later) / all.max(1)).unwrap_or(u32::MAX);
         let share =
             |((owner, data_len_max), (_, export)): ((&usize, &u64), &(String, ExportSpec))| ExportShare {
                 owner: *owner,
@@ -563,6 +570,7 @@ impl Plan {
             messages,
             reactors: division.reactors,
             exports,
+            objects_later,
             carried_max,
             locks,
             hosts_max: hosts as u32,

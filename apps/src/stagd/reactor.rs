@@ -6,17 +6,20 @@ use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
 use stag::memory::Ledger;
-use stag::nfs::server::{Registered, Registry, Removal, SharedLocking, change_export, remove_export};
+use stag::nfs::server::{
+    Registered, Registry, Removal, SharedLocking, add_export, change_export, remove_export,
+};
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
 use super::Settings;
 use super::asking::client_name;
 use super::cores::Place;
+use super::directories::Directories;
 use super::fabric::Served;
 use super::holdings::{Holdings, shown_id};
 use super::listen::Listen;
-use super::live::LiveChange;
+use super::live::{Changed, LiveChange};
 use super::plan::Plan;
 use super::registration::Registration;
 use super::report::{self, Ended, Snapshot};
@@ -54,6 +57,8 @@ pub(super) struct ServedReactor<'a, P: Served> {
     pub(super) engine: Engine<P, Programs>,
     pub(super) id: ReactorId,
     pub(super) requests: Receiver<Request>,
+    /// What opens directories that are added.
+    pub(super) directories: Directories,
     pub(super) locking: SharedLocking,
     /// What its rpcbind tells.
     pub(super) registry: Registry,
@@ -131,14 +136,26 @@ impl<P: Served> ServedReactor<'_, P> {
         is_known
     }
 
-    /// Changes what is served. Returns whether locks on a removed export stay.
-    fn change(&mut self, change: LiveChange) -> bool {
+    /// Changes what is served.
+    fn change(&mut self, change: LiveChange) -> Changed {
         // It has services as long as it serves.
-        let Some(services) = self.engine.services_mut() else { return false };
+        let Some(services) = self.engine.services_mut() else { return Changed::Made };
         match change {
+            LiveChange::Add(export, verifier) => {
+                let opened = self.directories.open_later(&export, verifier);
+                let added = opened.map_err(|failure| failure.to_string()).and_then(|store| {
+                    let added = add_export(services.get_mut(), export.access, Box::new(store));
+                    added.map_err(|error| error.to_string())
+                });
+                if let Err(problem) = added {
+                    return Changed::Refused(problem);
+                }
+            }
             LiveChange::Rules(export) => _ = change_export(services.get_mut(), &export),
             LiveChange::Remove(path) => {
-                return remove_export(services.get_mut(), &path) == Removal::LocksStay;
+                if remove_export(services.get_mut(), &path) == Removal::LocksStay {
+                    return Changed::LocksStay;
+                }
             }
             LiveChange::Slow(slow) => services.set_slow_log(slow),
             LiveChange::RefuseNewcomers => self.engine.refuse_newcomers(),
@@ -146,7 +163,7 @@ impl<P: Served> ServedReactor<'_, P> {
                 self.engine.set_client_weights(move |peer| weight_of(&weights, peer));
             }
         }
-        false
+        Changed::Made
     }
 
     /// All reactors are made.

@@ -214,7 +214,8 @@ impl<P: Served> Shared<'_, P> {
         let locking = self.common.locking(id, settings, plan);
         let programs = (registry.clone(), locking.clone());
         let made_of = (*settings, *plan, &self.common);
-        let services = services::make(made_of, id, &pools, &member.clock(), programs, &mut notes)?;
+        let (services, directories) =
+            services::make(made_of, id, &pools, &member.clock(), programs, &mut notes)?;
         let ledger = reactor::ledger(&pools);
         let mut engine = Engine::new(provider, services, pools, plan.engine, random_seed())
             .map_err(CommandFailure::run)?;
@@ -248,6 +249,7 @@ impl<P: Served> Shared<'_, P> {
             engine,
             id,
             requests,
+            directories,
             locking,
             registry,
             ledger,

@@ -122,7 +122,8 @@ fn epoch() -> u32 {
 }
 
 /// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. What
-/// rpcbind is to tell of them is looked up in the registry; what there is to say of the directories goes to `notes`.
+/// rpcbind is to tell of them is looked up in the registry; what there is to say of the directories goes to `notes`. Also returns what
+/// opens directories that are added later.
 pub(super) fn make(
     (settings, plan, common): (&Settings, &Plan, &Common),
     reactor: ReactorId,
@@ -130,7 +131,7 @@ pub(super) fn make(
     clock: &Clock,
     (registry, locking): (Registry, SharedLocking),
     notes: &mut Vec<String>,
-) -> Result<Programs, CommandFailure> {
+) -> Result<(Programs, Directories), CommandFailure> {
     let now = clock.now();
     let mut time = TimeOfDay::System(WallClock::new(now));
     let mut directories = Directories::new(settings, plan, reactor, pools);
@@ -179,8 +180,9 @@ pub(super) fn make(
     let version4 = (version4, common.sessions.clone());
     let services = server::services_with_locks(exports, time, locking, registry, version4);
     let services = Observed::new(services);
-    Ok(Some(match settings.slow {
+    let services = match settings.slow {
         Some(slow) => services.with_slow_log(slow),
         None => services,
-    }))
+    };
+    Ok((Some(services), directories))
 }

@@ -284,6 +284,21 @@ fn metrics_are_served_over_http() {
     ] {
         assert!(metrics.contains(part), "{part} is not in {metrics}");
     }
+    // What the dashboard asks for is there: the names of its queries, without what a counter or a histogram adds.
+    let dashboard = include_str!("../../package/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let queries: Vec<&str> = (dashboard["panels"].as_array().unwrap().iter())
+        .flat_map(|panel| panel["targets"].as_array().unwrap())
+        .map(|target| target["expr"].as_str().unwrap())
+        .collect();
+    assert!(queries.len() > 20, "{queries:?}");
+    for query in queries {
+        let words = query.split(|character: char| !character.is_ascii_alphanumeric() && character != '_');
+        for name in words.filter(|word| word.starts_with("stag_")) {
+            let family = name.trim_end_matches("_total").trim_end_matches("_bucket");
+            assert!(metrics.contains(&format!("# TYPE {family} ")), "{name}, of the query {query}");
+        }
+    }
     assert!(get("GET / HTTP/1.0\r\n\r\n").contains("404"));
     assert!(get("POST /metrics HTTP/1.0\r\nContent-Length: 0\r\n\r\n").contains("405"));
 }
@@ -384,6 +399,43 @@ fn an_export_is_removed_while_others_are_served() {
     assert!(text(&refused.stderr).contains("no export \"/data\""), "{}", text(&refused.stderr));
 }
 
+/// A directory is found as soon as it is added, and can be taken away and added again. What has no room is refused.
+#[test]
+fn a_directory_is_added_while_others_are_served() {
+    let operated = Operated::start(&[]);
+    operated.use_it();
+    let folder = Folder::new("added");
+    std::fs::write(folder.join("file"), "here").unwrap();
+    let spec = format!("dir:{},name=/new,root_squash=no", folder.0.display());
+    let [done] = &operated.objects(&["exports", "add", &spec])[..] else { panic!("one object") };
+    let done = done["done"].as_str().unwrap();
+    assert!(done.contains("export /new is served") && done.contains("mount this one again"), "{done}");
+    let cat = |path: &str| stag(&["cat", &operated.server.at(path)]).stdout;
+    assert_eq!(cat("new/file"), b"here");
+    assert_eq!(cat("data/file").len(), 1 << 20, "the others go on");
+    let paths: Vec<Value> = operated.objects(&["exports"]).iter().map(|it| it["path"].clone()).collect();
+    assert_eq!(paths, ["/data", "/new"]);
+
+    for (spec, part) in [
+        (spec.as_str(), "it is served already"),
+        ("mem:/more", "memory is divided when the server starts"),
+        ("dir:/no/such/directory", "No such file or directory"),
+        ("dir:relative", "relative"),
+    ] {
+        let refused = operated.admin(&["exports", "add", spec]);
+        assert_eq!(refused.status.code(), Some(1), "{spec}");
+        assert!(text(&refused.stderr).contains(part), "{}", text(&refused.stderr));
+    }
+
+    for _ in 1..16 {
+        assert!(operated.admin(&["exports", "remove", "/new"]).status.success());
+        assert!(operated.admin(&["exports", "add", &spec]).status.success());
+    }
+    assert_eq!(cat("new/file"), b"here");
+    let refused = operated.admin(&["exports", "add", "dir:/tmp"]);
+    assert!(text(&refused.stderr).contains("no more have room; restart stagd"), "{}", text(&refused.stderr));
+}
+
 /// A folder with a configuration file, which a test rewrites.
 struct Configured {
     folder: Folder,
@@ -429,23 +481,29 @@ fn a_configuration_file_is_read_again() {
     );
     let server = configured.start();
     assert!(stag(&["mkdir", &server.at("full/a")]).status.success());
-    configured.write(
-        "export = [\"mem:/data,ro,root_squash=no\", \"mem:/new\"]\ncredits = 33\nslow = \"1s\"\n\
+    let added = Folder::new("reload-added");
+    configured.write(&format!(
+        "export = [\"mem:/data,ro,root_squash=no\", \"mem:/new\", \"dir:{},name=/added\"]\ncredits = 33\nslow = \"1s\"\n\
          weight = [\"10.0.0.7=200\"]\n",
-    );
+        added.0.display()
+    ));
     let reply = configured.reload();
     assert!(reply.status.success(), "{}", text(&reply.stderr));
     let reloaded: Value = serde_json::from_slice(&reply.stdout).unwrap();
     let names =
         |key: &str| reloaded[key].as_array().unwrap().iter().map(Value::to_string).collect::<Vec<_>>();
     let (changed, restart) = (names("changed"), names("restart"));
-    for part in ["export /data", "export /old is no longer served", "slow", "weight"] {
+    for part in
+        ["export /data", "export /old is no longer served", "export /added is served", "slow", "weight"]
+    {
         assert!(changed.iter().any(|change| change.contains(part)), "{part}: {changed:?}");
     }
-    for part in ["credits", "export /new: it is new", "/full: 1 files and folders in memory would be lost"] {
+    for part in
+        ["credits", "export /new: memory is divided", "/full: 1 files and folders in memory would be lost"]
+    {
         assert!(restart.iter().any(|change| change.contains(part)), "{part}: {restart:?}");
     }
-    assert_eq!((changed.len(), restart.len()), (4, 3), "{reloaded}");
+    assert_eq!((changed.len(), restart.len()), (5, 3), "{reloaded}");
     assert!(!stag(&["mkdir", &server.at("data/a")]).status.success());
 
     configured.write("export = [\"mem:/data,nonsense\"]\n");
@@ -476,6 +534,14 @@ fn all_cores_learn_of_a_change() {
         assert!(operated.admin(&["exports", "remove", &format!("/{path}"), "--force"]).status.success());
         assert!(!stag(&["ls", &operated.server.at(path)]).status.success());
     }
+    let folder = Folder::new("added-everywhere");
+    let spec = format!("dir:{},name=/new,root_squash=no", folder.0.display());
+    assert!(operated.admin(&["exports", "add", &spec]).status.success());
+    // Each connection is at the core that has the fewest.
+    for name in ["a", "b", "c", "d"] {
+        assert!(stag(&["mkdir", &operated.server.at(&format!("new/{name}"))]).status.success());
+    }
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 4);
 }
 
 /// Connected clients go on, new ones are refused, and the server ends after the last one.

@@ -3,6 +3,7 @@
 //!
 //! A program of its own, because it replaces the allocator.
 
+#[path = "engine/support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};

@@ -1,6 +1,6 @@
 //! A process whose descriptors run out: a program of its own, because the limit is the process's.
 
-#[path = "support/mod.rs"]
+#[path = "engine/support/mod.rs"]
 mod support;
 
 use std::net::TcpStream;

@@ -11,7 +11,7 @@ use stag::rpc::{CallError, CompletedCall, ConnectionId, PlacementChoice, Protoco
 #[path = "../../fabric/tests/fake/mod.rs"]
 mod fake;
 #[allow(dead_code, reason = "each test target uses its part")]
-#[path = "../../rpc/tests/support/program.rs"]
+#[path = "../../rpc/tests/engine/support/program.rs"]
 mod program;
 
 use program::{BIG, GET_ONE, PUT_ONE, Program, pattern, sum};

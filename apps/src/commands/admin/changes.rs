@@ -18,6 +18,11 @@ use crate::values::{Delay, count};
 /// Changes of what is served. They last until the server ends: the configuration file decides at the next start.
 #[derive(Debug, Subcommand)]
 pub(super) enum ExportsChange {
+    /// Serves one more directory
+    Add {
+        /// As behind stagd --export
+        spec: String,
+    },
     /// Serves an export by other rules
     Change {
         /// As behind stagd --export; it names the path
@@ -36,6 +41,7 @@ pub(super) enum ExportsChange {
 impl ExportsChange {
     pub(super) fn request(&self) -> AdminRequest {
         match self {
+            ExportsChange::Add { spec } => AdminRequest::AddExport { spec: spec.clone() },
             ExportsChange::Change { spec } => AdminRequest::ChangeExport { spec: spec.clone() },
             ExportsChange::Remove { path, force } => {
                 AdminRequest::RemoveExport { path: path.clone(), force: *force }

@@ -70,13 +70,24 @@ impl MappedMemory {
         });
         let Extent { octets: most, mappings: most_mappings } = self.limit;
         let repair = "offer smaller arenas, or end other connections";
-        let more_mappings = "end other connections, or raise vm.max_map_count and start again the process that maps them";
+        let more_mappings =
+            "end other connections, or raise vm.max_map_count and start again the process that maps them";
         let (wanted, wanted_mappings) = (of_user.octets.saturating_add(octets), of_user.mappings + 1);
         check_limit("octets of shared memory of one user that are mapped", wanted, most / 2, repair)?;
-        check_limit("mappings of shared memory of one user", wanted_mappings, most_mappings / 2, more_mappings)?;
+        check_limit(
+            "mappings of shared memory of one user",
+            wanted_mappings,
+            most_mappings / 2,
+            more_mappings,
+        )?;
         let sum = all.octets.saturating_add(octets);
         check_limit("octets of shared memory of all users that are mapped", sum, most, repair)?;
-        check_limit("mappings of shared memory of all users", all.mappings + 1, most_mappings, more_mappings)?;
+        check_limit(
+            "mappings of shared memory of all users",
+            all.mappings + 1,
+            most_mappings,
+            more_mappings,
+        )?;
         users.retain(|(other, _)| *other != user);
         users.push((user, Extent { octets: wanted, mappings: wanted_mappings }));
         Ok(MappedCharge { account: Arc::clone(self), user, octets })

@@ -17,7 +17,7 @@ use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::Handle;
 
 use super::mount::depth;
-use super::{Elsewhere, ExportTable, Share};
+use super::{Elsewhere, ExportTable};
 use crate::export::Export;
 use crate::handle;
 use stag_vfs::{Store, Volume};
@@ -36,7 +36,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     fn volume_of(&self, fsid: u64) -> Option<&Volume<S>> {
-        let volumes = self.shares.iter().map(Share::volume);
+        let volumes = self.served().map(|(_, share)| share.volume());
         volumes.into_iter().find(|volume| volume.profile().fsid == fsid)
     }
 

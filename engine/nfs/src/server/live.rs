@@ -2,7 +2,7 @@
 
 use stag_vfs::Store;
 
-use super::{ExportTable, ServicesWithLocks};
+use super::{ExportTable, ExportsError, ServicesWithLocks, Share, check_distinct};
 use crate::export::Export;
 
 /// What became of a removal.
@@ -15,6 +15,23 @@ pub enum Removal {
     /// The same, but its locks and opens stay until their owners give them up: another export is in the same file system, and
     /// locks do not tell by which of the two they were reached.
     LocksStay,
+}
+
+/// Serves one more export, whose files `store` keeps: clients find it from now on. In a group each reactor adds it, with a store of the
+/// same directory; files in memory would be those of one reactor, which the others do not learn of here.
+///
+/// # Errors
+///
+/// As [`ExportTable::new`]: an export that is served has its path or its file system id.
+pub fn add_export<S: Store + ?Sized>(
+    services: &mut ServicesWithLocks<S>,
+    export: Export,
+    store: Box<S>,
+) -> Result<(), ExportsError> {
+    let version4 = &mut services.6;
+    let added = version4.exports().borrow_mut().add(export, store);
+    version4.follow_exports();
+    added
 }
 
 /// Serves the export of the same path by other rules: who may use it, how, and as whom. Calls that begin from now on obey them.
@@ -57,6 +74,23 @@ enum Removed {
 }
 
 impl<S: Store + ?Sized> ExportTable<S> {
+    fn add(&mut self, export: Export, store: Box<S>) -> Result<(), ExportsError> {
+        let added = Share::new(export, store);
+        for (_, served) in self.served() {
+            check_distinct(served.identity(), added.identity())?;
+        }
+        for other in &self.elsewhere {
+            check_distinct((&other.export.path, other.fsid), added.identity())?;
+        }
+        // All reactors of a group list it in the same place.
+        let path = &added.export().path;
+        if !self.is_alone() && !self.order.contains(path) {
+            self.order.push(path.clone());
+        }
+        self.shares.push(added);
+        Ok(())
+    }
+
     fn set_rules(&mut self, export: &Export) -> bool {
         let other = self.elsewhere.iter_mut().map(|other| &mut other.export);
         if let Some(other) = other.into_iter().find(|other| other.path == export.path) {

@@ -49,7 +49,7 @@ use waiting::{Acting, Begun, Ending, Waiting, WaitsFor};
 use words::{failure, wcc};
 
 pub use holdings::{ClientState4, HeldState, HeldWhat, HostHoldings, HostName};
-pub use live::{Removal, change_export, remove_export};
+pub use live::{Removal, add_export, change_export, remove_export};
 pub use locking::{Locking, LockingConfig, LockingLink, LockingStatistics, SharedLocking};
 pub use mount::Mount;
 pub use nfs::{Nfs, TRANSFER_LEN_MAX};
@@ -101,6 +101,17 @@ pub enum ExportsError {
     },
 }
 
+/// Fails if two exports have the same path or the same file system id.
+fn check_distinct((first, fsid): (&str, u64), (second, other_fsid): (&str, u64)) -> Result<(), ExportsError> {
+    if first == second {
+        return Err(ExportsError::SamePath(first.to_owned()));
+    }
+    if fsid == other_fsid {
+        return Err(ExportsError::SameFsid { first: first.to_owned(), second: second.to_owned(), fsid });
+    }
+    Ok(())
+}
+
 /// An export whose files another reactor of the group has.
 #[derive(Clone, Debug)]
 pub struct Elsewhere {
@@ -137,15 +148,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
     pub fn new(shares: Vec<(Export, Box<S>)>, pool: Pool) -> Result<ExportTable<S>, ExportsError> {
         let shares: Vec<_> = shares.into_iter().map(|(export, store)| Share::new(export, store)).collect();
         for (index, share) in shares.iter().enumerate() {
-            let (path, fsid) = (&share.export().path, share.volume().profile().fsid);
             for earlier in &shares[..index] {
-                if earlier.export().path == *path {
-                    return Err(ExportsError::SamePath(path.clone()));
-                }
-                if earlier.volume().profile().fsid == fsid {
-                    let (first, second) = (earlier.export().path.clone(), path.clone());
-                    return Err(ExportsError::SameFsid { first, second, fsid });
-                }
+                check_distinct(earlier.identity(), share.identity())?;
             }
         }
         Ok(ExportTable {
@@ -182,13 +186,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     ) -> Result<ExportTable<S>, ExportsError> {
         for Elsewhere { export, fsid, .. } in &elsewhere {
             for own in &self.shares {
-                if own.export().path == export.path {
-                    return Err(ExportsError::SamePath(export.path.clone()));
-                }
-                if own.volume().profile().fsid == *fsid {
-                    let (first, second) = (own.export().path.clone(), export.path.clone());
-                    return Err(ExportsError::SameFsid { first, second, fsid: *fsid });
-                }
+                check_distinct(own.identity(), (&export.path, *fsid))?;
             }
         }
         (self.elsewhere, self.locks_at) = (elsewhere, Some(locks_at));

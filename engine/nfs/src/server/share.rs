@@ -31,6 +31,11 @@ impl<S: Store + ?Sized> Share<S> {
         &self.export
     }
 
+    /// By what clients and handles tell it from others: its path, and its file system id.
+    pub(super) fn identity(&self) -> (&str, u64) {
+        (&self.export.path, self.volume.profile().fsid)
+    }
+
     /// Its files.
     #[inline]
     #[must_use]

@@ -19,9 +19,9 @@ use stag_nfs::export::{Client, ClientRule, Export};
 use stag_nfs::handle::HandleKey;
 use stag_nfs::known_clients::KnownClients;
 use stag_nfs::server::{
-    Config4, Elsewhere, ExportTable, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm, Nsm, Registered,
-    Removal, Rpcbind, SharedLocking, SharedSessions, TimeOfDay, change_export, remove_export,
-    services_with_locks,
+    Config4, Elsewhere, ExportTable, ExportsError, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm,
+    Nsm, Registered, Removal, Rpcbind, SharedLocking, SharedSessions, TimeOfDay, add_export, change_export,
+    remove_export, services_with_locks,
 };
 use stag_nfs::state::Recovered;
 use stag_rpc::{
@@ -345,6 +345,13 @@ impl Pair {
             remove_export(entry.services_mut(), path);
         }
         remove_export(self.server.services_mut(), path)
+    }
+
+    /// Serves one more export in memory, at the engine that has the files. `index` is that of its store.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) fn add_export(&mut self, text: &str, index: usize) -> Result<(), ExportsError> {
+        let store = in_memory(index, &self.server.pools().payload);
+        add_export(self.server.services_mut(), export(text), store)
     }
 
     /// Serves an export by other rules, as `/data,ro`, at each of the server's engines.

@@ -2,7 +2,7 @@
 
 use stag_fabric::sim::FaultPlan;
 use stag_nfs::client::{ListExports, Null};
-use stag_nfs::server::{LockingConfig, Removal};
+use stag_nfs::server::{ExportsError, LockingConfig, Removal};
 use stag_nfs::state::Recovered;
 use stag_rpc::Chunks;
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
@@ -405,6 +405,34 @@ fn an_export_can_be_removed_while_it_is_served() {
     mkdir(&mut pair, &more, b"b").unwrap();
     assert_eq!(pair.remove_export("/data"), Removal::NotServed);
     assert!(!pair.change_export("/data"));
+}
+
+/// It is found as if it had been there from the start. What clients could not tell apart is refused.
+#[test]
+fn an_export_can_be_added_while_others_are_served() {
+    let mut pair = Pair::new(&["/data,root_squash=no"]);
+    if super::IS_CARRIED {
+        // The reactor where Calls come in does not learn of files in memory at another.
+        return;
+    }
+    let path = "/more".to_owned();
+    assert_eq!(pair.mnt(b"/more"), Err(mount3::Status::NoEnt));
+    pair.add_export("/more,root_squash=no", 1).unwrap();
+    let more = pair.mnt(b"/more").unwrap();
+    mkdir(&mut pair, &more, b"a").unwrap();
+    let listed = pair.ask(ListExports, |exports| exports.into_iter().count());
+    assert_eq!(listed, 2);
+
+    assert_eq!(pair.add_export("/more", 2), Err(ExportsError::SamePath(path.clone())));
+    let same = ExportsError::SameFsid { first: path, second: "/other".to_owned(), fsid: 2 };
+    assert_eq!(pair.add_export("/other", 1), Err(same));
+
+    // The path and the id of one that was removed are free again; its files are other ones.
+    assert_eq!(pair.remove_export("/more"), Removal::Done);
+    pair.add_export("/more,root_squash=no", 1).unwrap();
+    assert_eq!(getattr(&mut pair, &more), Err(Status::Stale));
+    let again = pair.mnt(b"/more").unwrap();
+    mkdir(&mut pair, &again, b"a").unwrap();
 }
 
 #[test]

@@ -372,3 +372,21 @@ fn an_export_that_is_removed_is_stale() {
     assert_eq!(lab.status(&[ROOT, lookup(b"data")]), Status4::NoEnt);
     assert_eq!(lab.status(&[ROOT, lookup(b"more")]), Status4::Ok);
 }
+
+/// RFC 8881 section 7.3: the root shows a new export at once.
+#[test]
+fn an_export_that_is_added_is_found() {
+    let mut lab = Lab::new(&["/data,root_squash=no"]);
+    if super::IS_CARRIED {
+        // The reactor where Calls come in does not learn of files in memory at another.
+        return;
+    }
+    let way = [ROOT, lookup(b"deep"), lookup(b"more")];
+    assert_eq!(lab.status(&way), Status4::NoEnt);
+    lab.pair.add_export("/deep/more,root_squash=no", 1).unwrap();
+    assert_eq!(lab.status(&way), Status4::Ok);
+    lab.pair.remove_export("/deep/more");
+    assert_eq!(lab.status(&way), Status4::NoEnt);
+    lab.pair.add_export("/deep/more,root_squash=no", 1).unwrap();
+    assert_eq!(lab.status(&way), Status4::Ok);
+}

@@ -1,7 +1,7 @@
 //! Peers that do not keep to the rules, against a server's engine and a client's. Whatever they send: a protocol
 //! answer or the end of that connection alone, and all memory back.
 
-#[path = "../support/mod.rs"]
+#[path = "../engine/support/mod.rs"]
 mod support;
 
 mod clients;

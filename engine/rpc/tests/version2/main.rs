@@ -1,16 +1,16 @@
 //! Calls between engines that speak version 2 of RPC-over-RDMA: with rtrext, and as the tests of version 1 have them.
 
-#[path = "../reconnect/alive.rs"]
+#[path = "../engine/reconnect/alive.rs"]
 mod alive;
-#[path = "../calls/answers.rs"]
+#[path = "../engine/calls/answers.rs"]
 mod answers;
-#[path = "../reconnect/calls.rs"]
+#[path = "../engine/reconnect/calls.rs"]
 mod calls;
-#[path = "../reconnect/death.rs"]
+#[path = "../engine/reconnect/death.rs"]
 mod death;
-#[path = "../calls/deferred.rs"]
+#[path = "../engine/calls/deferred.rs"]
 mod deferred;
-#[path = "../calls/endings.rs"]
+#[path = "../engine/calls/endings.rs"]
 mod endings;
 #[allow(dead_code, reason = "each test target uses its part")]
 #[path = "../hostile/ends.rs"]
@@ -21,6 +21,6 @@ mod placement;
 #[path = "../hostile/raw.rs"]
 mod raw;
 mod servers;
-#[path = "../support/mod.rs"]
+#[path = "../engine/support/mod.rs"]
 mod support;
 mod told;

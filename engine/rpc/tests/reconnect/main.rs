@@ -1,9 +1,0 @@
-//! Connections of clients that are made anew when they end: what their Calls see of it, which is nothing but time.
-
-#[path = "../support/mod.rs"]
-mod support;
-
-mod alive;
-mod calls;
-mod death;
-mod held;
