@@ -36,7 +36,7 @@ impl Holdings {
         locking: &SharedLocking,
         now: Duration,
     ) -> Holdings {
-        let (nfs, .., nfs4) = programs.get_mut();
+        let (nfs, nfs4, ..) = programs.get_mut();
         let (clients, clients_count) = nfs4.clients(now, CLIENTS_MAX);
         let exports = nfs.exports().borrow();
         let volumes = exports

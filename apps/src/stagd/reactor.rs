@@ -128,7 +128,7 @@ impl<P: Served> ServedReactor<'_, P> {
     /// Ends a client of NFS version 4. Returns whether this reactor knew it.
     fn evict_client(&mut self, client: u64) -> bool {
         let Some(programs) = self.engine.services_mut() else { return false };
-        let (.., nfs4) = programs.get_mut();
+        let (_, nfs4, ..) = programs.get_mut();
         let is_known = nfs4.evict(client);
         if is_known {
             tracing::info!("client {}: ended by the operator, with all that it held", shown_id(client));

@@ -1,9 +1,9 @@
 //! The log of `stagd`: whose connection it was, why it ended, and no colours in a file.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, PipeWriter, Read, Write, pipe};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write, pipe};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 
@@ -211,12 +211,14 @@ fn a_stop_does_not_wait_for_readers_of_what_it_says() {
         let mut command = Command::new(STAGD);
         command.args(["--json", "--export", "mem:/data", "--listen", &url, "--memory", "32M"]);
         command.env("STAG_LOG", "trace").stdin(Stdio::null());
-        command.stdout(output_end.try_clone().unwrap()).stderr(log_end.try_clone().unwrap());
+        let again = output.try_clone().unwrap();
+        command.stdout(output_end).stderr(log_end.try_clone().unwrap());
         let mut child = command.spawn().unwrap();
+        // Then the output ends if the child does not start.
         drop(command);
         let mut lines = BufReader::new(output).lines().map(Result::unwrap);
-        assert!(lines.any(|line| line.contains("\"ready\"")));
-        let ends = [(is_output_full, output_end), (is_log_full, log_end)];
+        assert!(lines.any(|line| line.contains("\"ready\"")), "{:?}", ended(&mut child));
+        let ends = [(is_output_full, writer_of(&again)), (is_log_full, log_end)];
         ends.into_iter().filter(|(is_full, _)| *is_full).for_each(|(_, end)| fill(end));
         // More counters than the thread that prints them takes.
         for signal in [libc::SIGUSR1; 8].into_iter().chain([libc::SIGTERM]) {
@@ -231,6 +233,13 @@ fn a_stop_does_not_wait_for_readers_of_what_it_says() {
         assert_eq!(told, !is_output_full);
         drop(log);
     }
+}
+
+/// One more end of a pipe to write to.
+fn writer_of(pipe: &PipeReader) -> PipeWriter {
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let end = File::options().write(true).open(path).unwrap();
+    PipeWriter::from(OwnedFd::from(end))
 }
 
 /// Fills a pipe as far as a write does not wait.

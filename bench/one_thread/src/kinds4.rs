@@ -127,15 +127,24 @@ impl File4 {
     }
 }
 
-/// The attributes that Linux asks for after a change.
+/// The attributes that Linux asks for of a file: about those that version 3 tells.
 fn getattr() -> Argument4<'static> {
     let asked = [
+        Attribute::Type,
         Attribute::Change,
         Attribute::Size,
+        Attribute::Fsid,
+        Attribute::FileId,
+        Attribute::Mode,
+        Attribute::NumLinks,
+        Attribute::Owner,
+        Attribute::OwnerGroup,
+        Attribute::RawDev,
         Attribute::SpaceUsed,
         Attribute::TimeAccess,
         Attribute::TimeMetadata,
         Attribute::TimeModify,
+        Attribute::MountedOnFileId,
     ];
     let request = AttributeSet(Attribute::set_of(|attribute| asked.contains(&attribute)));
     Argument4::Getattr(GetattrArguments4 { request })

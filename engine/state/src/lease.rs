@@ -66,6 +66,7 @@ impl Lease {
     }
 
     /// Renews it: any request of the client does. Once a second it writes, else it only reads.
+    #[inline]
     pub fn renew(&self, now: Duration) -> Result<(), LeaseExpired> {
         let mut word = self.word.load(Ordering::Acquire);
         loop {

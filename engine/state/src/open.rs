@@ -4,6 +4,8 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::FileKey;
 use crate::client::ClientId;
 use crate::stateid::{
@@ -94,15 +96,15 @@ impl OpenConfig {
     /// Octets of the heap that all this can take, at most.
     #[must_use]
     pub const fn memory_max(&self) -> u64 {
-        // An open in four maps, with an owner, and a client and a file of its own.
+        // An open in a vector and three maps, with an owner, and a client and a file of its own.
         let open = STATE_LEN
-            + price::map_entry(size_of::<(StateIndex, Holder)>())
+            + price::vector_entry(size_of::<Option<Holder>>())
             + price::map_entry(size_of::<(OwnerKey, StateIndex)>())
             + price::map_entry(size_of::<(FileKey, FileOpens)>())
             + price::map_entry(size_of::<(ClientId, Holdings)>())
             + price::piece(4 * size_of::<StateIndex>() as u64)
             + price::piece(price::COUNTS);
-        self.states_max as u64 * open + self.owner_octets_max as u64
+        self.states_max as u64 * open + self.owner_octets_max as u64 + SPARE_NAMES_LEN
     }
 }
 
@@ -155,6 +157,32 @@ pub struct OpenGrant {
 
 type OwnerKey = (ClientId, FileKey, Rc<[u8]>);
 
+/// What each state is, at its place.
+#[derive(Debug, Default)]
+struct Holders(Vec<Option<Holder>>);
+
+impl Holders {
+    #[inline]
+    fn get(&self, index: StateIndex) -> Option<&Holder> {
+        self.0.get(index.place())?.as_ref()
+    }
+
+    fn get_mut(&mut self, index: StateIndex) -> Option<&mut Holder> {
+        self.0.get_mut(index.place())?.as_mut()
+    }
+
+    fn insert(&mut self, index: StateIndex, holder: Holder) {
+        if self.0.len() <= index.place() {
+            self.0.resize_with(index.place() + 1, || None);
+        }
+        self.0[index.place()] = Some(holder);
+    }
+
+    fn remove(&mut self, index: StateIndex) -> Option<Holder> {
+        self.0.get_mut(index.place())?.take()
+    }
+}
+
 #[derive(Debug)]
 struct Holder {
     owner: Rc<[u8]>,
@@ -174,7 +202,41 @@ enum Holding {
     Locks(StateIndex),
 }
 
-type FileOpens = Vec<StateIndex>;
+/// The opens of a file, the oldest first. One or two take no piece of the heap.
+type FileOpens = SmallVec<[StateIndex; 2]>;
+
+/// Owners' names that are kept for the next opens, and octets of one at most: clients open and close by names of one length.
+const SPARE_NAMES_MAX: usize = 64;
+const SPARE_NAME_LEN_MAX: usize = 64;
+
+/// Octets of the heap that they take, at most.
+const SPARE_NAMES_LEN: u64 = SPARE_NAMES_MAX as u64
+    * (price::piece(price::COUNTS + SPARE_NAME_LEN_MAX as u64) + 2 * size_of::<Rc<[u8]>>() as u64);
+
+/// Owners' names that are no longer used.
+#[derive(Debug, Default)]
+struct SpareNames(Vec<Rc<[u8]>>);
+
+impl SpareNames {
+    /// A name of these octets.
+    fn take(&mut self, octets: &[u8]) -> Rc<[u8]> {
+        if let Some(place) = self.0.iter().rposition(|spare| spare.len() == octets.len()) {
+            let mut name = self.0.swap_remove(place);
+            if let Some(space) = Rc::get_mut(&mut name) {
+                space.copy_from_slice(octets);
+                return name;
+            }
+        }
+        octets.into()
+    }
+
+    /// Keeps a name whose state ended.
+    fn put(&mut self, name: Rc<[u8]>) {
+        if self.0.len() < SPARE_NAMES_MAX && name.len() <= SPARE_NAME_LEN_MAX {
+            self.0.push(name);
+        }
+    }
+}
 
 /// What a client has.
 #[derive(Clone, Copy, Debug, Default)]
@@ -188,11 +250,12 @@ struct Holdings {
 pub struct OpenTable {
     config: OpenConfig,
     states: StateTable,
-    holders: HashMap<StateIndex, Holder>,
+    holders: Holders,
     by_owner: HashMap<OwnerKey, StateIndex>,
     files: HashMap<FileKey, FileOpens>,
     clients: HashMap<ClientId, Holdings>,
     owner_octets: u64,
+    spare_names: SpareNames,
 }
 
 impl OpenTable {
@@ -202,11 +265,12 @@ impl OpenTable {
         OpenTable {
             config,
             states: StateTable::new(epoch, home, config.states_max),
-            holders: HashMap::new(),
+            holders: Holders::default(),
             by_owner: HashMap::new(),
             files: HashMap::new(),
             clients: HashMap::new(),
             owner_octets: 0,
+            spare_names: SpareNames::default(),
         }
     }
 
@@ -230,35 +294,41 @@ impl OpenTable {
 
     /// Returns all opens: whose, of which file, of which owner, and what they have and deny.
     pub fn opens(&self) -> impl Iterator<Item = (ClientId, FileKey, &[u8], ShareModes)> {
-        self.holders.iter().filter_map(|(index, holder)| match holder.what {
-            Holding::Open { modes, .. } => {
-                Some((self.states.client(*index), self.states.file(*index), &*holder.owner, modes))
-            }
-            Holding::Locks(_) => None,
+        self.files.iter().flat_map(|(file, opens)| {
+            opens.iter().filter_map(|open| {
+                let holder = self.holders.get(*open)?;
+                let Holding::Open { modes, .. } = holder.what else { return None };
+                Some((self.states.client(*open), *file, &*holder.owner, modes))
+            })
         })
     }
 
     /// Returns what all opens of a file together have and deny: for requests without an open, and for other protocols.
     #[must_use]
     pub fn file_modes(&self, file: FileKey) -> ShareModes {
-        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
+        let opens = self.files.get(&file).map(SmallVec::as_slice).unwrap_or_default();
         opens.iter().filter_map(|open| self.modes(*open)).fold(ShareModes::default(), ShareModes::union)
     }
 
     /// Returns the client of an open of a file that excludes `modes`, of the oldest if there are several.
     #[must_use]
     pub fn conflict(&self, file: FileKey, modes: ShareModes) -> Option<ClientId> {
-        let opens = self.files.get(&file).map(Vec::as_slice).unwrap_or_default();
+        let opens = self.files.get(&file).map(SmallVec::as_slice).unwrap_or_default();
         let found = opens.iter().find(|open| self.modes(**open).is_some_and(|other| modes.conflicts(&other)));
         found.map(|open| self.states.client(*open))
     }
 
     /// Returns what an open has and denies; of a lock owner's state, that of its open.
+    #[inline]
     #[must_use]
     pub fn modes(&self, index: StateIndex) -> Option<ShareModes> {
-        match self.holders.get(&index)?.what {
+        let open = match self.holders.get(index)?.what {
+            Holding::Open { modes, .. } => return Some(modes),
+            Holding::Locks(open) => open,
+        };
+        match self.holders.get(open)?.what {
             Holding::Open { modes, .. } => Some(modes),
-            Holding::Locks(open) => self.modes(open),
+            Holding::Locks(_) => None,
         }
     }
 
@@ -272,18 +342,20 @@ impl OpenTable {
         if let Some(client) = self.conflict(file, modes) {
             return Err(OpenRefused::Conflict(Some(client)));
         }
-        let owner: Rc<[u8]> = request.owner.into();
+        let owner = self.spare_names.take(request.owner);
         let key = (client, file, Rc::clone(&owner));
         if let Some(open) = self.by_owner.get(&key).copied() {
+            drop(key);
+            self.spare_names.put(owner);
             if let Some(Holder { what: Holding::Open { modes: held, asked, .. }, .. }) =
-                self.holders.get_mut(&open)
+                self.holders.get_mut(open)
             {
                 *held = held.union(modes);
                 *asked |= modes.bit();
             }
             return Ok(OpenGrant { token: self.states.advance(open), is_upgrade: true });
         }
-        if self.files.get(&file).map_or(0, Vec::len) >= self.config.file_opens_max as usize {
+        if self.files.get(&file).map_or(0, SmallVec::len) >= self.config.file_opens_max as usize {
             return Err(NoStateRoom.into());
         }
         let open = self.add(client, file, StateKind::Open, &owner)?;
@@ -304,7 +376,7 @@ impl OpenTable {
         slots: u32,
     ) -> Result<StateToken, OpenFault> {
         let open = self.states.find(token, client, Some(file), &[StateKind::Open], slots)?;
-        let Some(Holder { what: Holding::Open { modes: held, asked, .. }, .. }) = self.holders.get_mut(&open)
+        let Some(Holder { what: Holding::Open { modes: held, asked, .. }, .. }) = self.holders.get_mut(open)
         else {
             return Err(StateFault::Bad.into());
         };
@@ -333,8 +405,8 @@ impl OpenTable {
         mut unlock: impl FnMut(&[u8]),
     ) -> Result<(), OpenFault> {
         let open = self.states.find(token, client, Some(file), &[StateKind::Open], slots)?;
-        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(&open) {
-            lockers.iter().filter_map(|locker| self.holders.get(locker)).for_each(|it| unlock(&it.owner));
+        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(open) {
+            lockers.iter().filter_map(|locker| self.holders.get(*locker)).for_each(|it| unlock(&it.owner));
         }
         self.remove(open);
         Ok(())
@@ -343,19 +415,19 @@ impl OpenTable {
     /// Names the locks of an owner that locks through an open for the first time. If it did before, the same name.
     pub fn add_locker(&mut self, open: StateIndex, owner: &[u8]) -> Result<StateIndex, OpenRefused> {
         let (client, file) = (self.states.client(open), self.states.file(open));
-        let lockers = match self.holders.get(&open) {
+        let lockers = match self.holders.get(open) {
             Some(Holder { what: Holding::Open { lockers, .. }, .. }) => lockers,
             _ => return Err(NoStateRoom.into()),
         };
         let is_its =
-            |locker: &&StateIndex| self.holders.get(locker).is_some_and(|holder| *holder.owner == *owner);
+            |locker: &&StateIndex| self.holders.get(**locker).is_some_and(|holder| *holder.owner == *owner);
         if let Some(locker) = lockers.iter().find(is_its) {
             return Ok(*locker);
         }
-        let owner: Rc<[u8]> = owner.into();
+        let owner = self.spare_names.take(owner);
         let locker = self.add(client, file, StateKind::Lock, &owner)?;
         self.holders.insert(locker, Holder { owner, what: Holding::Locks(open) });
-        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(&open) {
+        if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(open) {
             lockers.push(locker);
         }
         Ok(locker)
@@ -364,7 +436,7 @@ impl OpenTable {
     /// Returns the name of the owner of an open, or of a lock owner's state.
     #[must_use]
     pub fn owner(&self, index: StateIndex) -> Option<&Rc<[u8]>> {
-        self.holders.get(&index).map(|holder| &holder.owner)
+        self.holders.get(index).map(|holder| &holder.owner)
     }
 
     /// Returns the state ids, to find and name states.
@@ -449,43 +521,47 @@ impl OpenTable {
 
     /// Ends a state, and those of lock owners that belong to it.
     fn remove(&mut self, index: StateIndex) {
+        while let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get(index)
+            && let Some(locker) = lockers.last().copied()
+        {
+            self.remove(locker);
+        }
         let client = self.states.client(index);
-        for gone in self.release(index) {
-            self.states.remove(gone);
+        if self.release(index) {
+            self.states.remove(index);
             self.uncount(client);
         }
     }
 
-    /// Takes a state out of everything but the state ids. Returns it and the lock owners' states that belonged to it.
-    fn release(&mut self, index: StateIndex) -> Vec<StateIndex> {
-        let Some(holder) = self.holders.remove(&index) else { return Vec::new() };
-        self.owner_octets -= holder.owner.len() as u64;
-        if let Some(holdings) = self.clients.get_mut(&self.states.client(index)) {
-            holdings.owner_octets -= holder.owner.len() as u64;
+    /// Takes a state out of everything but the state ids. `false`: it was taken out before.
+    fn release(&mut self, index: StateIndex) -> bool {
+        let Some(holder) = self.holders.remove(index) else { return false };
+        let (client, file) = (self.states.client(index), self.states.file(index));
+        let octets = holder.owner.len() as u64;
+        self.owner_octets -= octets;
+        if let Some(holdings) = self.clients.get_mut(&client) {
+            holdings.owner_octets -= octets;
         }
-        let mut gone = vec![index];
         match holder.what {
-            Holding::Open { lockers, .. } => {
-                let (client, file) = (self.states.client(index), self.states.file(index));
-                self.by_owner.remove(&(client, file, holder.owner));
+            Holding::Open { .. } => {
+                let key = (client, file, holder.owner);
+                self.by_owner.remove(&key);
+                self.spare_names.put(key.2);
                 if let Some(opens) = self.files.get_mut(&file) {
                     opens.retain(|open| *open != index);
                     if opens.is_empty() {
                         self.files.remove(&file);
                     }
                 }
-                for locker in lockers {
-                    gone.extend(self.release(locker));
-                }
             }
             Holding::Locks(open) => {
-                if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(&open)
-                {
+                self.spare_names.put(holder.owner);
+                if let Some(Holder { what: Holding::Open { lockers, .. }, .. }) = self.holders.get_mut(open) {
                     lockers.retain(|locker| *locker != index);
                 }
             }
         }
-        gone
+        true
     }
 
     fn uncount(&mut self, client: ClientId) {

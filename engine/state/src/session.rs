@@ -152,12 +152,14 @@ impl Session {
     }
 
     /// Its name.
+    #[inline]
     #[must_use]
     pub const fn key(&self) -> SessionKey {
         self.key
     }
 
     /// Its client.
+    #[inline]
     #[must_use]
     pub const fn client(&self) -> ClientId {
         self.holder.client
@@ -170,6 +172,7 @@ impl Session {
     }
 
     /// The client's lease.
+    #[inline]
     #[must_use]
     pub const fn lease(&self) -> &Arc<Lease> {
         &self.holder.lease
@@ -182,6 +185,7 @@ impl Session {
     }
 
     /// Limits of the client's requests.
+    #[inline]
     #[must_use]
     pub const fn fore(&self) -> &ChannelLimits {
         &self.fore
@@ -194,12 +198,14 @@ impl Session {
     }
 
     /// Its slots.
+    #[inline]
     #[must_use]
     pub const fn slots(&self) -> &SlotTable {
         &self.slots
     }
 
     /// Takes a request, and renews the client's lease with it.
+    #[inline]
     pub fn sequence(&self, request: &SlotRequest, now: Duration) -> Result<Sequenced, SessionRefused> {
         if self.life.load(Ordering::Acquire) == DEAD {
             return Err(SessionRefused::NoSession);

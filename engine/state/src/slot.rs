@@ -102,17 +102,13 @@ pub enum SequenceFault {
     FalseRetry,
 }
 
-/// What is kept of a slot's last request.
-#[derive(Debug, Default)]
-struct KeptReply {
-    fingerprint: u64,
-    octets: Vec<u8>,
-}
-
 #[derive(Debug)]
 struct Slot {
     word: AtomicU64,
-    kept: Mutex<KeptReply>,
+    /// The last request's. Who has claimed the word reads and writes it.
+    fingerprint: AtomicU64,
+    /// The last request's reply, if the word says that it is kept.
+    kept: Mutex<Vec<u8>>,
 }
 
 const fn pack(sequence_id: u32, stage: SlotStage) -> u64 {
@@ -147,7 +143,8 @@ impl SlotTable {
         let count = count.max(1);
         let slot = |_| Slot {
             word: AtomicU64::new(pack(0, SlotStage::Unused)),
-            kept: Mutex::new(KeptReply::default()),
+            fingerprint: AtomicU64::new(0),
+            kept: Mutex::new(Vec::new()),
         };
         SlotTable {
             slots: (0..count).map(slot).collect(),
@@ -165,18 +162,21 @@ impl SlotTable {
     }
 
     /// Returns how many slots there are.
+    #[inline]
     #[must_use]
     pub fn count(&self) -> u32 {
         self.slots.len() as u32
     }
 
     /// Returns the highest slot that a client may use.
+    #[inline]
     #[must_use]
     pub fn highest(&self) -> u32 {
         self.count() - 1
     }
 
     /// Returns the highest slot that the client should use: sr_target_highest_slotid.
+    #[inline]
     #[must_use]
     pub fn target(&self) -> u32 {
         self.target.load(Ordering::Relaxed)
@@ -188,6 +188,7 @@ impl SlotTable {
     }
 
     /// Takes a request of a slot.
+    #[inline]
     pub fn sequence(&self, request: &SlotRequest) -> Result<Sequenced, SequenceFault> {
         let slot = self.slots.get(request.slot as usize).ok_or(SequenceFault::BadSlot)?;
         if request.highest_slot > self.highest() {
@@ -217,29 +218,34 @@ impl SlotTable {
                 continue;
             }
             debug_assert!(may_change(&CHANGES, stage, next), "{stage:?} to {next:?}");
-            return slot.claimed(request, stage);
+            return slot.claimed(request, stage, next == SlotStage::Running);
         }
     }
 
     /// Ends a request with its reply, which is kept if it is short enough; `None` if it is not to be kept, or will never be
     /// made.
+    #[inline]
     pub fn finish(&self, claim: SlotClaim, reply: Option<&[u8]>) {
         let slot = &self.slots[claim.slot as usize];
-        let reply = reply.filter(|reply| reply.len() <= self.kept_max);
-        slot.with_kept(|kept| {
-            kept.octets.clear();
-            // No more than a slot is said to take.
-            kept.octets.reserve_exact(reply.map_or(0, <[u8]>::len));
-            kept.octets.extend_from_slice(reply.unwrap_or_default());
-        });
-        let stage = if reply.is_some() { SlotStage::Kept } else { SlotStage::Unkept };
+        let stage = match reply.filter(|reply| reply.len() <= self.kept_max) {
+            Some(reply) => {
+                slot.with_kept(|kept| {
+                    kept.clear();
+                    // No more than a slot is said to take.
+                    kept.reserve_exact(reply.len());
+                    kept.extend_from_slice(reply);
+                });
+                SlotStage::Kept
+            }
+            None => SlotStage::Unkept,
+        };
         slot.set(claim.sequence_id, SlotStage::Running, stage);
     }
 
     /// Copies the reply of a retried request.
     pub fn repeat<R>(&self, claim: RepeatClaim, copy: impl FnOnce(&[u8]) -> R) -> R {
         let slot = &self.slots[claim.slot as usize];
-        let copied = slot.with_kept(|kept| copy(&kept.octets));
+        let copied = slot.with_kept(|kept| copy(kept));
         slot.set(claim.sequence_id, SlotStage::Repeating, SlotStage::Kept);
         copied
     }
@@ -260,20 +266,26 @@ impl SlotTable {
     /// Returns the octets of all kept replies.
     #[must_use]
     pub fn kept_octets(&self) -> usize {
-        self.slots.iter().map(|slot| slot.kept.try_lock().map_or(0, |kept| kept.octets.capacity())).sum()
+        self.slots.iter().map(|slot| slot.kept.try_lock().map_or(0, |kept| kept.capacity())).sum()
     }
 }
 
 impl Slot {
-    /// What follows from a claim of the word, which was in `stage`.
-    fn claimed(&self, request: &SlotRequest, stage: SlotStage) -> Result<Sequenced, SequenceFault> {
+    /// What follows from a claim of the word, which was in `stage`. `is_new`: the request was not there before.
+    #[inline]
+    fn claimed(
+        &self,
+        request: &SlotRequest,
+        stage: SlotStage,
+        is_new: bool,
+    ) -> Result<Sequenced, SequenceFault> {
         let SlotRequest { slot, sequence_id, fingerprint, .. } = *request;
-        let is_new = unpack(self.word.load(Ordering::Relaxed)).1 == SlotStage::Running;
+        // Relaxed: claims of the word order what their claimants do.
         if is_new {
-            self.with_kept(|kept| kept.fingerprint = fingerprint);
+            self.fingerprint.store(fingerprint, Ordering::Relaxed);
             return Ok(Sequenced::New(SlotClaim { slot, sequence_id }));
         }
-        let is_same = self.with_kept(|kept| kept.fingerprint == fingerprint);
+        let is_same = self.fingerprint.load(Ordering::Relaxed) == fingerprint;
         if is_same && stage == SlotStage::Kept {
             return Ok(Sequenced::Retry(RepeatClaim { slot, sequence_id }));
         }
@@ -281,6 +293,7 @@ impl Slot {
         if is_same { Ok(Sequenced::RetryUnkept) } else { Err(SequenceFault::FalseRetry) }
     }
 
+    #[inline]
     fn set(&self, sequence_id: u32, from: SlotStage, to: SlotStage) {
         debug_assert!(may_change(&CHANGES, from, to), "{from:?} to {to:?}");
         let before = self.word.swap(pack(sequence_id, to), Ordering::AcqRel);
@@ -288,7 +301,7 @@ impl Slot {
     }
 
     /// Looks at what is kept; the caller has claimed the word.
-    fn with_kept<R>(&self, look: impl FnOnce(&mut KeptReply) -> R) -> R {
+    fn with_kept<R>(&self, look: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         // This never waits: the word is claimed. A panic of another holder leaves whole values behind.
         let mut kept = self.kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         look(&mut kept)

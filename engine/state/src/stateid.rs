@@ -68,6 +68,7 @@ pub struct NamedState {
 
 impl StateToken {
     /// Reads what it says. `None`: a reserved value that means nothing, NFS4ERR_BAD_STATEID (8881-8.2.3-a).
+    #[inline]
     #[must_use]
     pub fn name(&self) -> Option<StateName> {
         match (self.other, self.seqid) {
@@ -189,6 +190,13 @@ pub struct StateTable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct StateIndex(u32);
 
+impl StateIndex {
+    /// Its place among all states: small numbers, which are used again.
+    pub(crate) const fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 impl StateTable {
     /// A table of `max` states at most. `epoch` differs from that of every earlier start of the server and is not 0.
     #[must_use]
@@ -287,6 +295,7 @@ impl StateTable {
 
     /// Finds the state that a client names (8881-8.2.4-a). `file`: the current one, where the state must belong to it.
     /// `slots`: of all sessions of the client, for seqids around their wrap.
+    #[inline]
     pub fn find(
         &self,
         token: &StateToken,
@@ -380,6 +389,7 @@ impl StateTable {
 
 /// Compares seqids. Near the wrap a small one follows a large one: as far as the client can have requests under way, which
 /// `slots` bounds (8881-8.2.2-b).
+#[inline]
 #[must_use]
 pub fn compare_seqids(a: u32, b: u32, slots: u32) -> std::cmp::Ordering {
     let is_low = |seqid: u32| seqid < slots;

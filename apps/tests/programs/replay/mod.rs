@@ -1,7 +1,8 @@
 //! Replays captured clients against `stagd`, and the captured server against `stag` ([`linux`]).
 //!
 //! Each Linux client of NFSv3 over siw is replayed, message by message over real TCP and iWARP, and `stagd`'s
-//! Replies must be equivalent to those that the Linux server gave ([`equal`] says when).
+//! Replies must be equivalent to those that the Linux server gave ([`equal`] says when). Clients of version 4 are replayed in
+//! [`version4`].
 //!
 //! As captured: the MPA Request with its private data (IRD and ORD, CRC or not, peer-to-peer), each Call with its xid, credits,
 //! credential, chunk lists, handles and offsets, the data of its Read chunks. Changed: file handles are the ones that `stagd`
@@ -11,6 +12,7 @@ mod equal;
 mod linux;
 mod peer;
 mod script;
+mod version4;
 
 use std::path::{Path, PathBuf};
 
@@ -46,8 +48,13 @@ struct Replay {
 /// A server on these cores, which are one or two, and the address that it listens at. The last core has the files: where there are
 /// two, the first one, which is talked to, has every Call of them executed there.
 fn start(cores: &[CoreId], claims: &Folder) -> (Server, String) {
+    start_with(cores, claims, "/data")
+}
+
+/// The same, with an export of this path.
+fn start_with(cores: &[CoreId], claims: &Folder, path: &str) -> (Server, String) {
     let list = cores.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(",");
-    let export = format!("mem:/data,root_squash=no,core={}", cores.last().expect("one or two").0);
+    let export = format!("mem:{path},root_squash=no,core={}", cores.last().expect("one or two").0);
     let arguments = ["--cores", &list, "--export", &export];
     let server = Server::start_at_with("iwarp://127.0.0.1:0", &arguments, |command| {
         command.env("STAG_RUNTIME_DIR", &claims.0);
@@ -106,8 +113,9 @@ impl Replay {
         reader.rest().to_vec()
     }
 
-    fn mount(&mut self) -> Vec<u8> {
-        let results = self.make(mount3::PROGRAM, 1, &mount3::PathArguments { path: nfs3::Name(b"/data") });
+    fn mount(&mut self, path: &str) -> Vec<u8> {
+        let path = nfs3::Name(path.as_bytes());
+        let results = self.make(mount3::PROGRAM, 1, &mount3::PathArguments { path });
         let reply: mount3::MntReply<'_> = Reader::new(&results).value().unwrap();
         reply.unwrap().handle.0.to_vec()
     }
@@ -140,9 +148,10 @@ impl Replay {
         }
     }
 
-    /// Makes the tree that the captured server exported: see `captures/README.md`. `many` are the names of its large directory.
-    fn plant(&mut self, many: &[String]) -> Vec<u8> {
-        let root = self.mount();
+    /// Makes the tree that the captured server exported in the export of this path: see `captures/README.md`. `many` are the names of
+    /// its large directory.
+    fn plant(&mut self, path: &str, many: &[String]) -> Vec<u8> {
+        let root = self.mount(path);
         let (mode, uid, gid) = (Some(0o777), Some(0), Some(0));
         let attributes = nfs3::SetAttributes { mode, uid, gid, ..nfs3::SetAttributes::default() };
         let object = nfs3::Handle(&root);
@@ -165,9 +174,17 @@ impl Replay {
         let (header, _) = Header::parse(&exchange.call).unwrap();
         let old = exchange.call_payload();
         let new = translate(exchange.target, old, &self.handles).ok_or("a handle that was not given")?;
-        let shift = new.len() as i64 - old.len() as i64;
-        let mut memory = memory(exchange, &header, &new);
-        let message = message(exchange, &header, &new, shift);
+        let (payload, written) = self.send(exchange, &header, &new);
+        let captured = Answer { payload: &exchange.reply, written: &exchange.written };
+        let ours = Answer { payload: &payload, written: &written };
+        compare(exchange.target, &captured, &ours, &mut self.handles)
+    }
+
+    /// Sends a captured Call with a new Payload stream. Returns the Reply's Payload stream, and the octets of its Write chunks.
+    fn send(&mut self, exchange: &Exchange, header: &Header<'_>, new: &[u8]) -> (Vec<u8>, Vec<Vec<u8>>) {
+        let shift = new.len() as i64 - exchange.call_payload().len() as i64;
+        let mut memory = memory(exchange, header, new);
+        let message = message(exchange, header, new, shift);
         let reply = self.peer.call(&message, &mut memory);
         let (answer, inline) = Header::parse(&reply).expect("a Reply");
         answer.check_reply(inline).expect("8166");
@@ -187,8 +204,7 @@ impl Replay {
             Some(octets) if answer.procedure() == stag::wire::rpcrdma::MessageProcedure::Nomsg => &octets[..],
             _ => inline,
         };
-        let captured = Answer { payload: &exchange.reply, written: &exchange.written };
-        compare(exchange.target, &captured, &Answer { payload, written: &written }, &mut self.handles)
+        (payload.to_vec(), written)
     }
 }
 
@@ -350,7 +366,7 @@ fn replay_all(cores: &[CoreId]) {
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let script = Script::read(&path);
         let (server, address) = start(cores, &claims);
-        let root = Replay::new(&address, &plain_set_up()).plant(&many);
+        let root = Replay::new(&address, &plain_set_up()).plant("/data", &many);
         let mut replay = Replay::new(&address, &script.set_up);
         replay.handles.insert(captured_root(&script), root.clone());
         let (mut equal, mut known, mut differences) = (0, 0, Vec::new());

@@ -8,7 +8,7 @@ use std::time::Duration;
 use stag::wire::ddp::{self, Tagged, Untagged};
 use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind, ReadyToReceive};
 use stag::wire::rdmap::{Opcode, READ_REQUEST_LEN, RdmapReadRequest};
-use stag::wire::rpcrdma::Segment;
+use stag::wire::rpcrdma::{Direction, Header, Segment};
 
 /// Octets of an FPDU's payload: fits a segment of Ethernet, as siw's do.
 const PIECE: usize = 1400;
@@ -115,7 +115,7 @@ impl Peer {
         }
     }
 
-    /// Sends a Call, lets the server at `memory`, and returns the Reply.
+    /// Sends a Call, lets the server at `memory`, and returns the Reply. Calls of the server are not answered.
     pub(crate) fn call(&mut self, message: &[u8], memory: &mut [Exposed]) -> Vec<u8> {
         self.send(message);
         let mut reply = Vec::new();
@@ -142,8 +142,11 @@ impl Peer {
                         _ => {
                             assert_eq!(header.offset as usize, reply.len());
                             reply.extend_from_slice(payload);
-                            if header.last {
+                            if header.last && !is_call(&reply) {
                                 return reply;
+                            }
+                            if header.last {
+                                reply.clear();
                             }
                         }
                     }
@@ -175,6 +178,11 @@ impl Peer {
             self.fpdu(&header.to_wire(), &octets[start..len.min(start + PIECE)]);
         }
     }
+}
+
+fn is_call(message: &[u8]) -> bool {
+    let (header, payload) = Header::parse(message).expect("a message");
+    header.direction(payload) == Some(Direction::Call)
 }
 
 /// Finds the exposed segment that an operation may use (8166-4.4.3-a).

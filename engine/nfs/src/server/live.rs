@@ -28,7 +28,7 @@ pub fn add_export<S: Store + ?Sized>(
     export: Export,
     store: Box<S>,
 ) -> Result<(), ExportsError> {
-    let version4 = &mut services.6;
+    let version4 = &mut services.1;
     let added = version4.exports().borrow_mut().add(export, store);
     version4.follow_exports();
     added
@@ -37,7 +37,7 @@ pub fn add_export<S: Store + ?Sized>(
 /// Serves the export of the same path by other rules: who may use it, how, and as whom. Calls that begin from now on obey them.
 /// `false`: no export has that path here.
 pub fn change_export<S: Store + ?Sized>(services: &mut ServicesWithLocks<S>, export: &Export) -> bool {
-    let version4 = &mut services.6;
+    let version4 = &mut services.1;
     let exports = version4.exports();
     let has_changed = exports.borrow_mut().set_rules(export);
     version4.follow_exports();
@@ -47,7 +47,7 @@ pub fn change_export<S: Store + ?Sized>(services: &mut ServicesWithLocks<S>, exp
 /// Stops serving the export of a path: MNT does not find it, and its handles are stale. What opens and locks of its files were
 /// kept here is free. Files in memory are dropped. A Call under way ends as if it had come before.
 pub fn remove_export<S: Store + ?Sized>(services: &mut ServicesWithLocks<S>, path: &str) -> Removal {
-    let version4 = &mut services.6;
+    let version4 = &mut services.1;
     let removed = version4.exports().borrow_mut().remove(path);
     version4.follow_exports();
     match removed {

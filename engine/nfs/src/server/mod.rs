@@ -504,7 +504,7 @@ pub fn services<S: Store + ?Sized>(
 }
 
 /// What [`services_with_locks`] makes.
-pub type ServicesWithLocks<S> = (Nfs<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind, Nfs4<S>);
+pub type ServicesWithLocks<S> = (Nfs<S>, Nfs4<S>, Mount<S>, Nfsacl<S>, Nlm<S>, Nsm, Rpcbind);
 
 /// Makes all that a client of the exports may look for: NFS of versions 3 and 4, MOUNT and NFSACL; NLM and NSM, which share
 /// `locking`; and an rpcbind that tells what is in `registry` (8267-5.1-a). `sessions` are those of all reactors.
@@ -520,12 +520,12 @@ pub fn services_with_locks<S: Store + ?Sized>(
     let exports = Rc::new(RefCell::new(exports));
     (
         Nfs::new(exports.clone(), time.clone()),
+        Nfs4::new(exports.clone(), time.clone(), version4, sessions, locking.clone()),
         Mount::new(exports.clone()),
         Nfsacl::new(exports.clone(), time.clone()),
-        Nlm::new(exports.clone(), locking.clone()),
-        Nsm::new(locking.clone(), restarts_at),
-        Rpcbind::new(registry, time.clone()),
-        Nfs4::new(exports, time, version4, sessions, locking),
+        Nlm::new(exports, locking.clone()),
+        Nsm::new(locking, restarts_at),
+        Rpcbind::new(registry, time),
     )
 }
 

@@ -55,7 +55,7 @@ pub(crate) const PLAIN: Stores =
 
 type Files = dyn Store;
 pub(crate) type Server =
-    Engine<Sim, (Nfs<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind, Nfs4<Files>)>;
+    Engine<Sim, (Nfs<Files>, Nfs4<Files>, Mount<Files>, Nfsacl<Files>, Nlm<Files>, Nsm, Rpcbind)>;
 
 pub(crate) struct Pair {
     pub(crate) world: World,

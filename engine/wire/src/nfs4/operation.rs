@@ -36,6 +36,9 @@ pub enum Requirement {
 /// Minor versions of version 4: 0, 1 and 2.
 pub const MINOR_VERSIONS: u32 = 3;
 
+/// The largest number of an operation that any minor version has, and one more.
+const NUMBERS: usize = 77;
+
 /// An operation with its arguments, or one with its results: what the arrays of COMPOUND and CB_COMPOUND have.
 pub trait OperationItem<'a>: Encode + Sized {
     /// Reads what follows the operation's number. `None`: the number has no name, so the length is not known.
@@ -83,13 +86,35 @@ macro_rules! operations {
             /// [`Status4::OpIllegal`] if there is none, [`Status4::NotSupp`] if the version forbids it.
             ///
             /// A server that does not execute an operation which this returns answers [`Status4::NotSupp`].
+            #[inline]
             pub const fn lookup(number: u32, minor_version: u32) -> Result<$operation, Status4> {
-                let Some(operation) = $operation::from_number(number) else { return Err(Status4::OpIllegal) };
-                match operation.requirement(minor_version) {
-                    Requirement::Unknown => Err(Status4::OpIllegal),
-                    Requirement::Forbidden => Err(Status4::NotSupp),
-                    _ => Ok(operation),
+                // Every operation of a COMPOUND is looked up.
+                static ALL: [[Result<$operation, Status4>; MINOR_VERSIONS as usize]; NUMBERS] =
+                    $operation::lookups();
+                if (number as usize) < NUMBERS && minor_version < MINOR_VERSIONS {
+                    ALL[number as usize][minor_version as usize]
+                } else {
+                    // ILLEGAL itself, and what has no name.
+                    Err(Status4::OpIllegal)
                 }
+            }
+
+            /// What [`Self::lookup`] says of each number in each minor version.
+            const fn lookups() -> [[Result<$operation, Status4>; MINOR_VERSIONS as usize]; NUMBERS] {
+                let mut all = [[Err(Status4::OpIllegal); MINOR_VERSIONS as usize]; NUMBERS];
+                let mut place = 0;
+                while place < NUMBERS * MINOR_VERSIONS as usize {
+                    let (number, minor_version) = (place / MINOR_VERSIONS as usize, place % MINOR_VERSIONS as usize);
+                    if let Some(operation) = $operation::from_number(number as u32) {
+                        all[number][minor_version] = match operation.requirement(minor_version as u32) {
+                            Requirement::Unknown => Err(Status4::OpIllegal),
+                            Requirement::Forbidden => Err(Status4::NotSupp),
+                            _ => Ok(operation),
+                        };
+                    }
+                    place += 1;
+                }
+                all
             }
         }
 

@@ -179,7 +179,7 @@ pub(super) fn read<S: Store + ?Sized>(
 }
 
 fn append_read(cursor: &mut Cursor<'_>, done: ReadDone, pieces: &mut Vec<Shared>) -> Step {
-    cursor.results.append(|writer| writer.bool(done.eof))?;
+    cursor.results.word(done.eof.into())?;
     cursor.results.data(done.count, pieces)?;
     Ok(())
 }

@@ -93,18 +93,21 @@ pub(in crate::server) struct OperationMark {
 }
 
 impl Results {
-    /// Begins the results of a COMPOUND with this tag, which go with `reply`.
+    /// Begins the results of a COMPOUND with this tag, which go with `reply`. They are empty.
     pub(super) fn begin(&mut self, tag: &[u8], reply: &Reply<'_>) {
-        self.clear();
+        debug_assert!(self.len == 0 && self.count == 0, "it was cleared");
         // What is before the first operation always fits.
-        (self.limit, self.payload_limit) = (usize::MAX, usize::MAX);
-        let begun = self.append(|writer| {
-            writer.u32(0)?;
-            writer.opaque(tag)?;
-            writer.u32(0)
-        });
-        debug_assert!(begun.is_ok(), "a buffer grows");
-        self.count_place = self.len - UNIT;
+        let len = 3 * UNIT + tag.len().next_multiple_of(UNIT);
+        if self.octets.len() < len {
+            self.grow(len);
+        }
+        self.octets[..len].fill(0);
+        if !tag.is_empty() {
+            self.octets[UNIT..2 * UNIT].copy_from_slice(&(tag.len() as u32).to_be_bytes());
+            self.octets[2 * UNIT..2 * UNIT + tag.len()].copy_from_slice(tag);
+        }
+        (self.len, self.count_place) = (len, len - UNIT);
+        self.limit = usize::MAX;
         self.payload_limit = reply.payload_room().saturating_sub(REPLY_HEADER_LEN);
         self.chunk_rooms.clear();
         self.chunk_rooms.extend((0..usize::from(ELIGIBLE_RESULTS)).map_while(|item| reply.item_place(item)));
@@ -139,6 +142,7 @@ impl Results {
     }
 
     /// Octets that may follow.
+    #[inline]
     pub(in crate::server) fn room(&self) -> usize {
         let total = self.total_len();
         self.limit.saturating_sub(total).min(self.payload_limit.saturating_sub(total - self.reduced_len))
@@ -146,6 +150,7 @@ impl Results {
 
     /// Octets that the next DDP-eligible item may have, if `head` octets, its length word included, stand before it. `None`: not
     /// even those fit.
+    #[inline]
     pub(in crate::server) fn item_room(&self, head: usize) -> Option<u32> {
         let room = self.room().checked_sub(head)?;
         let room = match self.chunk_rooms.get(self.items.len()) {
@@ -204,6 +209,7 @@ impl Results {
     }
 
     /// Appends a DDP-eligible item of `len` octets that lies in `pieces`, which are drained.
+    #[inline]
     pub(in crate::server) fn data(&mut self, len: u32, pieces: &mut Vec<Shared>) -> Result<(), Overflow> {
         let from = self.pieces.len();
         let data = ItemData::Pieces(from, from + pieces.len());
@@ -220,6 +226,7 @@ impl Results {
         Ok(())
     }
 
+    #[inline]
     fn item(&mut self, len: u32, data: ItemData) -> Result<(), Overflow> {
         if self.item_room(UNIT).is_none_or(|room| len > room) {
             return Err(Overflow);
@@ -233,6 +240,7 @@ impl Results {
     }
 
     /// Begins an operation's results, as a success.
+    #[inline]
     pub(super) fn begin_operation(&mut self, number: u32) -> OperationMark {
         let mark = OperationMark {
             len: self.len,
@@ -243,11 +251,7 @@ impl Results {
             reduced_len: self.reduced_len,
         };
         // Even if the limit is reached: that has to be said.
-        if self.octets.len() - self.len < OPERATION_LEN {
-            self.grow(2 * self.octets.len());
-        }
-        self.octets[self.len..self.len + UNIT].copy_from_slice(&number.to_be_bytes());
-        self.octets[self.len + UNIT..self.len + OPERATION_LEN].fill(0);
+        *self.next() = (u64::from(number) << 32).to_be_bytes();
         if self.count == 1 {
             self.second = Some((mark, number));
         }
@@ -255,6 +259,25 @@ impl Results {
         self.count += 1;
         self.status = Status4Word(Status4::Ok);
         mark
+    }
+
+    /// The next octets, which may be beyond the limit.
+    #[inline]
+    fn next<const LEN: usize>(&mut self) -> &mut [u8; LEN] {
+        if self.octets.len() - self.len < LEN {
+            self.grow(2 * self.octets.len());
+        }
+        self.octets[self.len..].first_chunk_mut().unwrap_or_else(|| unreachable!("it has grown"))
+    }
+
+    /// Appends a word.
+    #[inline]
+    pub(super) fn word(&mut self, word: u32) -> Result<(), Overflow> {
+        if self.room() < UNIT {
+            return Err(Overflow);
+        }
+        self.word_beyond_limit(word);
+        Ok(())
     }
 
     /// Makes the operation that began at `mark` a failure, with the fields that it has appended.
@@ -283,10 +306,7 @@ impl Results {
 
     /// Appends a word that always fits, as a failure must be told.
     pub(super) fn word_beyond_limit(&mut self, word: u32) {
-        if self.octets.len() - self.len < UNIT {
-            self.grow(2 * self.octets.len());
-        }
-        self.octets[self.len..self.len + UNIT].copy_from_slice(&word.to_be_bytes());
+        *self.next() = word.to_be_bytes();
         self.len += UNIT;
     }
 
