@@ -35,6 +35,7 @@ fn main() {
     let profile = out.ancestors().nth(3).and_then(Path::file_name).unwrap_or_default().display();
     println!("cargo::rustc-env=STAG_BUILD_PROFILE={profile}");
     let commit = env::var("STAG_COMMIT").ok().or_else(commit).unwrap_or_else(|| "unknown".to_owned());
+    println!("cargo::rustc-env=STAG_BUILD_COMMIT={commit}");
     let features: Vec<&str> = [("CARGO_FEATURE_HWLOC", "hwloc")]
         .iter()
         .filter(|(set, _)| env::var_os(set).is_some())

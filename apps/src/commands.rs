@@ -1,6 +1,7 @@
 //! One file for each command of `stag`: its flags and what it does.
 
 pub mod admin;
+pub mod bench;
 pub mod cat;
 pub mod cp;
 pub mod df;

@@ -73,6 +73,7 @@ impl Demo {
             memory,
             cores: cores.server.clone(),
             poll: cores.poll,
+            state_dir: None,
         })?;
         cores.say(&server, out)?;
         cores.pin_client()?;

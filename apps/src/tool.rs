@@ -6,8 +6,8 @@ use clap::{CommandFactory, Parser, Subcommand};
 use stag::fabric::shm::Admit;
 
 use crate::commands::{
-    admin, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf, ping,
-    put, rm, stat, top, translate,
+    admin, bench, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf,
+    ping, put, rm, stat, top, translate,
 };
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};
@@ -25,9 +25,8 @@ use crate::{arguments, conform, demo, limits, stagd};
     version = VERSION,
     disable_help_subcommand = true,
     help_template = "{about}\n\nUsage: {usage}\n\n{subcommands}\n\n\
-        Options: --json --no-reconnect --mountport PORT --protocol 1|2|auto\n         \
-        --placement send|rdma|auto; verbs: --device NAME --exposure KIND;\n         \
-        iwarp: --crc on|off --congestion-control NAME; shm: --shm-allow WHO\n\
+        Options: --json --no-reconnect --mountport --protocol --placement --crc\n         \
+        --congestion-control --device --exposure --shm-allow (see stag(1))\n\
         Examples: stag demo\n          stag ls -l shm://NAME/data\n"
 )]
 struct Stag {
@@ -79,6 +78,7 @@ enum Command {
     Demo(demo::Demo),
     Ping(ping::Ping),
     Perf(perf::Perf),
+    Bench(bench::Bench),
     Ls(ls::Ls),
     Cat(cat::Cat),
     Get(get::Get),
@@ -111,6 +111,7 @@ impl Command {
             Command::Demo(command) => command.run(out),
             Command::Ping(command) => command.run(out),
             Command::Perf(command) => command.run(out),
+            Command::Bench(command) => command.run(out),
             Command::Ls(command) => command.run(out),
             Command::Cat(command) => command.run(out),
             Command::Get(command) => command.run(out),
@@ -169,7 +170,8 @@ impl Command {
             // It shows devices as the options would have them opened.
             Command::Fabrics(_) => vec![FabricName::Verbs],
             Command::Demo(_) => vec![FabricName::Shm],
-            Command::Dump(_)
+            Command::Bench(_)
+            | Command::Dump(_)
             | Command::Hugepages(_)
             | Command::Doctor(_)
             | Command::Explain(_)

@@ -2,6 +2,8 @@
 
 use std::fs;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 use serde::Serialize;
 
@@ -9,6 +11,9 @@ use serde::Serialize;
 /// took: with more, figures are those of the other programs as well.
 const WAITED_MAX: f64 = 0.02;
 const STEAL_MAX: f64 = 0.01;
+
+/// How long the cores are looked at before the measurement.
+const LOOK_TIME: Duration = Duration::from_millis(100);
 
 /// What a thread had to wait for its core, since it began.
 #[derive(Clone, Copy, Debug, Default)]
@@ -50,6 +55,8 @@ impl Contention {
 pub(crate) struct CoreTime {
     total: u64,
     stolen: u64,
+    /// Neither idle nor stolen.
+    used: u64,
 }
 
 impl CoreTime {
@@ -66,12 +73,27 @@ impl CoreTime {
             let core = words.next().and_then(|name| name.strip_prefix("cpu")?.parse().ok());
             if core.is_some_and(|core: usize| cores.contains(&core)) {
                 let ticks: Vec<u64> = words.take(8).map_while(|number| number.parse().ok()).collect();
-                sum.total += ticks.iter().sum::<u64>();
-                sum.stolen += ticks.get(7).copied().unwrap_or(0);
+                let tick = |index: usize| ticks.get(index).copied().unwrap_or(0);
+                let total = ticks.iter().sum::<u64>();
+                sum.total += total;
+                sum.stolen += tick(7);
+                sum.used += total - tick(3) - tick(4) - tick(7);
             }
         }
         sum
     }
+
+    /// Parts of the time from `begin` to this: stolen, and used.
+    fn shares_since(&self, begin: &CoreTime) -> (f64, f64) {
+        let since = |of: fn(&CoreTime) -> u64| of(self).saturating_sub(of(begin)) as f64;
+        let total = since(|time| time.total).max(1.0);
+        (since(|time| time.stolen) / total, since(|time| time.used) / total)
+    }
+}
+
+/// Threads that ran or were ready to, as a mean of the last minute; `None` if the machine does not say.
+fn load_average() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// What else ran on the machine during a measurement.
@@ -79,6 +101,12 @@ impl CoreTime {
 pub struct Disturbance {
     /// Threads that ran or were ready to, as a mean of the minute before; null if the machine does not say.
     pub load_average: Option<f64>,
+    /// The same at the end: those that measure are among them.
+    pub load_average_end: Option<f64>,
+    /// Part of the cores' time that a hypervisor took in the tenth of a second before.
+    pub steal_before: f64,
+    /// Part of it in which something ran there.
+    pub busy_before: f64,
     /// Part of the cores' time that a hypervisor took.
     pub steal: f64,
     /// Part of the time in which a thread of either end was ready to run, and waited for its core; the largest of all threads.
@@ -90,11 +118,12 @@ pub struct Disturbance {
 }
 
 impl Disturbance {
-    /// Before the measurement.
-    pub(crate) fn before() -> Disturbance {
-        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let load_average = load.split_ascii_whitespace().next().and_then(|number| number.parse().ok());
-        Disturbance { load_average, ..Disturbance::default() }
+    /// Looks at these cores for a tenth of a second, before the measurement.
+    pub(crate) fn before(cores: &[usize]) -> Disturbance {
+        let (load_average, begin) = (load_average(), CoreTime::of(cores));
+        thread::sleep(LOOK_TIME);
+        let (steal_before, busy_before) = CoreTime::of(cores).shares_since(&begin);
+        Disturbance { load_average, steal_before, busy_before, ..Disturbance::default() }
     }
 
     /// Adds a thread; whether it has its core for itself is said: otherwise the other end is what it waits for.
@@ -104,11 +133,10 @@ impl Disturbance {
         self.disturbed |= is_alone && thread.waited_share() > WAITED_MAX;
     }
 
-    /// Adds the time of the cores from `begin` to `end`.
+    /// Adds the time of the cores from `begin` to `end`, when the measurement is over.
     pub(crate) fn add_cores(&mut self, begin: CoreTime, end: CoreTime) {
-        let total = end.total.saturating_sub(begin.total);
-        let stolen = end.stolen.saturating_sub(begin.stolen);
-        self.steal = stolen as f64 / total.max(1) as f64;
+        self.load_average_end = load_average();
+        self.steal = end.shares_since(&begin).0;
         self.disturbed |= self.steal > STEAL_MAX;
     }
 
@@ -157,9 +185,12 @@ mod tests {
         };
         for (stolen, is_disturbed) in [(0, false), (2, false), (20, true)] {
             let mut found = Disturbance::default();
-            let end = CoreTime::parse(&stat(stolen), &[1]);
-            found.add_cores(CoreTime::parse("cpu1 0 0 0 0 0 0 0 0 0 0\n", &[1]), end);
+            let (begin, end) =
+                (CoreTime::parse("cpu1 0 0 0 0 0 0 0 0 0 0\n", &[1]), CoreTime::parse(&stat(stolen), &[1]));
+            found.add_cores(begin, end);
             assert_eq!(found.disturbed, is_disturbed, "{stolen}: {found:?}");
         }
+        let (begin, end) = (CoreTime::default(), CoreTime::parse("cpu0 20 0 20 20 20 0 0 20 0 0\n", &[0]));
+        assert_eq!(end.shares_since(&begin), (0.2, 0.4));
     }
 }

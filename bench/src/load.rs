@@ -1,9 +1,18 @@
-//! The client: keeps Calls outstanding on its connections, and takes their times.
+//! The client: its connections and files, and each Call that it begins and ends.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `measuring` | the loop that keeps Calls outstanding, or begins them by the clock, and takes their times |
+//! | `places` | which block of which file a Call is at, and which Call of a mix it is |
+//! | `names` | loads on names and attributes |
 
+mod measuring;
 mod names;
+mod places;
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -19,6 +28,7 @@ use stag::wire::nfs3::{
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::Item;
 
+use crate::cpu::{ServerMeter, UsedTime};
 use crate::disturbance::Contention;
 use crate::limits::touch;
 use crate::opened::{DeviceFacts, Opened};
@@ -27,6 +37,7 @@ use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 
 use names::Names;
 pub use names::files;
+use places::Places;
 
 /// Below this many octets the data of a READ comes inline: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;
@@ -37,6 +48,9 @@ const LARGE: usize = 64 << 10;
 /// How long one Call may take before the measurement is given up.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The longest WRITE that fills a file before the load begins, if the working set is larger than what is outstanding.
+const FILL_LEN_MAX: usize = 1 << 20;
+
 /// What one client core measured in one round.
 #[derive(Clone, Debug)]
 pub struct Measured {
@@ -44,8 +58,16 @@ pub struct Measured {
     pub calls: u64,
     /// The measured time.
     pub took: Duration,
-    /// Latencies in nanoseconds.
+    /// Latencies in nanoseconds; in open loop from the intended start.
     pub latency: Histogram<u64>,
+    /// The same of each operation of a mix, in its order.
+    pub shares: Vec<Histogram<u64>>,
+    /// Of open loop.
+    pub starts: Starts,
+    /// Processor time of the client.
+    pub client: UsedTime,
+    /// Of the server, if it is in this process.
+    pub server: Option<UsedTime>,
     /// Entries that READDIRPLUS returned, for each Call; 0 of other loads.
     pub entries_per_call: f64,
     /// The engine's counters at the end, set-up and warm-up included.
@@ -66,17 +88,49 @@ pub struct Measured {
     pub congestion_control: Option<String>,
 }
 
-/// Octets of the file that one connection works on: a block for each Call outstanding.
+/// How far the starts of Calls were behind their time, in the measured time of open loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Starts {
+    /// Calls that started when the next one was due, too, or 10 us after their time.
+    pub late: u64,
+    /// Calls that were due and had not started at the end, about.
+    pub never: u64,
+    /// The longest that a Call started after its time.
+    pub delay_max: Duration,
+}
+
+/// What one client core measured in one interval of a round.
+#[derive(Clone, Debug)]
+pub struct IntervalSample {
+    /// Which interval, from 0.
+    pub index: usize,
+    /// How long it was.
+    pub took: Duration,
+    /// Latencies in nanoseconds of the Calls that ended in it.
+    pub latency: Histogram<u64>,
+}
+
+/// What looks at a client's round from outside.
+#[derive(Clone, Debug, Default)]
+pub struct Observer {
+    /// Tells the time that the server uses.
+    pub server: Option<ServerMeter>,
+    /// Where intervals are told, if the scenario has some.
+    pub intervals: Option<mpsc::Sender<IntervalSample>>,
+}
+
+/// Octets of the files that one connection works on.
 #[must_use]
 pub fn file_len(scenario: &Scenario) -> usize {
-    scenario.block_len() * scenario.depth.max(1)
+    scenario.files_len()
 }
 
 struct Connection {
     id: ConnectionId,
-    file: Vec<u8>,
-    /// Where the file is: its folder and its name.
-    place: (Vec<u8>, String),
+    /// The handle of the folder that the files are in.
+    folder: Vec<u8>,
+    /// The name and the handle of each.
+    files: Vec<(String, Vec<u8>)>,
     /// The data of a WRITE fits its message.
     writes_inline: bool,
 }
@@ -84,19 +138,36 @@ struct Connection {
 /// One client core's engine and what it works with.
 struct Client<'a, P: Opened> {
     scenario: &'a Scenario,
+    /// Which of the clients it is, from 0.
+    number: usize,
     engine: Engine<P, Programs>,
     clock: Clock,
     credential: Vec<u8>,
     connections: Vec<Connection>,
     /// Of a load on names.
     names: Option<Names>,
-    /// The octets that WRITE and echo send.
+    /// Where in the files Calls are, and which Call comes next.
+    places: Places,
+    /// The Call of each lane.
+    lanes: Vec<Lane>,
+    /// The octets that WRITE and echo send, and that files are filled with.
     data: Shared,
     /// Buffers for READ that no Call has at present.
     spare: Vec<Buf>,
     arena: Arena,
     /// What takes turns with the engine on this thread: a server's reactor.
     companion: Option<&'a mut Companion<'a>>,
+}
+
+/// A Call that may be outstanding.
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    /// What it calls.
+    operation: MeasuredOperation,
+    /// Which of the mix that is.
+    share: usize,
+    /// When it ought to have started, in open loop.
+    due: Duration,
 }
 
 /// What is polled whenever the client is, with the time.
@@ -110,9 +181,15 @@ pub(crate) type Stage<'a> = dyn FnMut(&mut Companion<'_>) -> Result<()> + 'a;
 /// # Errors
 ///
 /// When a Call fails, or the server goes away.
-pub fn run<P: Opened>(scenario: &Scenario, address: &str, export: &str, number: usize) -> Result<Measured> {
+pub fn run<P: Opened>(
+    scenario: &Scenario,
+    address: &str,
+    export: &str,
+    number: usize,
+    observer: &Observer,
+) -> Result<Measured> {
     let mut client = Client::<P>::start(scenario, address, &[export], number, None)?;
-    let measured = client.measure()?;
+    let measured = client.measure(observer)?;
     client.remove_files()?;
     Ok(measured)
 }
@@ -129,7 +206,7 @@ pub(crate) fn run_beside<P: Opened>(
     let companion: &mut Companion<'_> = companion;
     let mut client = Client::<P>::start(scenario, address, exports, number, Some(companion))?;
     client.meet(&mut *stages[0])?;
-    let measured = client.measure()?;
+    let measured = client.measure(&Observer::default())?;
     client.meet(&mut *stages[1])?;
     client.remove_files()?;
     Ok(measured)
@@ -144,31 +221,37 @@ impl<'a, P: Opened> Client<'a, P> {
         companion: Option<&'a mut Companion<'a>>,
     ) -> Result<Client<'a, P>> {
         let config = engine_config(scenario);
-        let block = scenario.block_len();
-        let blocks = scenario.depth * scenario.connections + 1;
-        let memory = Memory::new(&config, blocks * block + (8 << 20))?;
+        let lanes = scenario.depth * scenario.connections;
+        let data_len = scenario.size.max(fill_len(scenario)).max(1);
+        let memory = Memory::new(&config, lanes * scenario.block_len() + data_len + (8 << 20))?;
         let mut provider = P::open(scenario)?;
         provider.register(&memory.arena)?;
         let seed = RandomState::new().hash_one(number) as u32;
         let engine = Engine::new(provider, None, memory.pools.clone(), config, seed)?;
         let take = |len| memory.pools.payload.take_len(len).context("the client's payload pool is too small");
-        let mut data = take(scenario.size.max(1))?;
+        let mut data = take(data_len)?;
         for (index, octet) in data.iter_mut().enumerate() {
             *octet = index as u8;
         }
         let mut spare = Vec::new();
-        if scenario.operation == MeasuredOperation::Read && scenario.size >= CHUNK_LEN_MIN {
-            for _ in 0..scenario.depth * scenario.connections {
+        if scenario.calls(MeasuredOperation::Read) && scenario.size >= CHUNK_LEN_MIN {
+            for _ in 0..lanes {
                 spare.push(take(scenario.size)?);
             }
         }
         let mut client = Client {
             scenario,
+            number,
             engine,
             clock: Clock::start(),
             credential: credential(),
             connections: Vec::new(),
             names: None,
+            places: Places::new(scenario, number),
+            lanes: vec![
+                Lane { operation: scenario.operation, share: 0, due: Duration::ZERO };
+                scenario.depth * scenario.connections
+            ],
             data: data.share(),
             spare,
             arena: memory.arena.clone(),
@@ -178,8 +261,8 @@ impl<'a, P: Opened> Client<'a, P> {
             let export = exports[index % exports.len()];
             let id = client.connect(address)?;
             let name = format!("perf-{}-{number}-{index}", std::process::id());
-            let (folder, file) = match scenario.operation {
-                operation if operation.has_file() => client.make_file(id, export, &name)?,
+            let (folder, files) = match scenario.operation {
+                operation if operation.has_file() => client.make_files(id, export, &name)?,
                 operation => {
                     if operation.has_names() && client.names.is_none() {
                         client.make_names(id, export, name.clone())?;
@@ -192,8 +275,9 @@ impl<'a, P: Opened> Client<'a, P> {
                 credentials: Credentials::Sys(&client.credential),
                 timeout: TIMEOUT,
             };
-            let writes_inline = scenario.size <= target.inline_write_len_max(&client.engine, file.len());
-            client.connections.push(Connection { id, file, place: (folder, name), writes_inline });
+            let handle_len = files.first().map_or(0, |(_, handle)| handle.len());
+            let writes_inline = scenario.size <= target.inline_write_len_max(&client.engine, handle_len);
+            client.connections.push(Connection { id, folder, files, writes_inline });
         }
         if client.names.is_some() {
             client.fill_names()?;
@@ -264,31 +348,57 @@ impl<'a, P: Opened> Client<'a, P> {
         }
     }
 
-    /// Makes the file of a connection, full of data. Returns the handles of its folder and of itself.
-    fn make_file(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<(Vec<u8>, Vec<u8>)> {
+    /// Makes the files of a connection, full of data. Returns the handle of their folder, and each one's name and handle.
+    fn make_files(&mut self, id: ConnectionId, export: &str, name: &str) -> Result<FilesOfConnection> {
         let root = self.mount(id, export)?;
-        if self.connections.is_empty() {
-            self.check_size(id, &root)?;
+        let write_max = self.check_size(id, &root)?;
+        let mut files = Vec::new();
+        for number in 0..self.scenario.files.max(1) {
+            let name = format!("{name}-{number}");
+            let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
+            let how = CreateHow::Unchecked(SetAttributes { mode: Some(0o600), ..SetAttributes::default() });
+            let finished = self.ask(id, &CreateArguments { place, how }, Chunks::default())?;
+            let file = match finished.reply::<CreateArguments<'_>>()? {
+                Ok(ok) => ok.object.context("the server gave no handle")?.0.to_vec(),
+                Err(failure) => bail!("create {name}: {:?}", failure.status),
+            };
+            files.push((name, file));
+            self.fill(id, files.len() - 1, &files, write_max)?;
         }
-        let place = DirectoryName { directory: Handle(&root), name: Name(name.as_bytes()) };
-        let how = CreateHow::Unchecked(SetAttributes { mode: Some(0o600), ..SetAttributes::default() });
-        let finished = self.ask(id, &CreateArguments { place, how }, Chunks::default())?;
-        let file = match finished.reply::<CreateArguments<'_>>()? {
-            Ok(ok) => ok.object.context("the server gave no handle")?.0.to_vec(),
-            Err(failure) => bail!("create {name}: {:?}", failure.status),
-        };
-        for block in 0..self.scenario.depth {
-            let arguments = self.write_arguments(&file, block);
-            let finished = self.ask(id, &arguments.0, arguments.1)?;
+        Ok((root, files))
+    }
+
+    /// Fills a file: with a WRITE for each block, or with longer ones if it has many.
+    fn fill(
+        &mut self,
+        id: ConnectionId,
+        index: usize,
+        files: &[(String, Vec<u8>)],
+        write_max: usize,
+    ) -> Result<()> {
+        let (name, file) = &files[index];
+        let (stride, blocks) = (self.scenario.block_len(), self.scenario.blocks_of_file());
+        let together = (fill_len(self.scenario).min(write_max) / stride).max(1);
+        for block in (0..blocks).step_by(together) {
+            let len = match (blocks - block).min(together) {
+                1 => self.scenario.size.max(1),
+                more => more * stride,
+            };
+            let (offset, count) = ((block * stride) as u64, len as u32);
+            let data = Data(Item::Reduced { index: 0, len: count });
+            let arguments =
+                WriteArguments { file: Handle(file), offset, count, stable: Stable::Unstable, data };
+            let finished = self.ask(id, &arguments, Chunks::read(self.data.slice(..len)))?;
             if let Err(failure) = finished.reply::<WriteArguments<'_>>()? {
                 bail!("write {name}: {:?}", failure.status);
             }
         }
-        Ok((root, file))
+        Ok(())
     }
 
-    /// Fails if the server announces that it takes less in one Call. The file of a READ is written by WRITEs as long.
-    fn check_size(&mut self, id: ConnectionId, root: &[u8]) -> Result<()> {
+    /// Fails if the server announces that it takes less in one Call: the file of a READ is written by WRITEs as long. Returns the
+    /// most that a WRITE may have.
+    fn check_size(&mut self, id: ConnectionId, root: &[u8]) -> Result<usize> {
         let finished = self.ask(id, &FsinfoArguments { root: Handle(root) }, Chunks::default())?;
         let info = match finished.reply::<FsinfoArguments<'_>>()? {
             Ok(info) => info,
@@ -302,32 +412,22 @@ impl<'a, P: Opened> Client<'a, P> {
                 );
             }
         }
-        Ok(())
+        Ok(if info.write_max == 0 { self.scenario.size } else { info.write_max as usize })
     }
 
     /// Leaves the export as it was found.
     fn remove_files(&mut self) -> Result<()> {
         self.remove_names()?;
-        for Connection { id, file, place, .. } in std::mem::take(&mut self.connections) {
-            if file.is_empty() {
-                continue;
-            }
-            let object = DirectoryName { directory: Handle(&place.0), name: Name(place.1.as_bytes()) };
-            let finished = self.ask(id, &RemoveArguments { object }, Chunks::default())?;
-            if let Err(failure) = finished.reply::<RemoveArguments<'_>>()? {
-                bail!("remove {}: {:?}", place.1, failure.status);
+        for Connection { id, files, folder, .. } in std::mem::take(&mut self.connections) {
+            for (name, _) in files {
+                let object = DirectoryName { directory: Handle(&folder), name: Name(name.as_bytes()) };
+                let finished = self.ask(id, &RemoveArguments { object }, Chunks::default())?;
+                if let Err(failure) = finished.reply::<RemoveArguments<'_>>()? {
+                    bail!("remove {name}: {:?}", failure.status);
+                }
             }
         }
         Ok(())
-    }
-
-    fn write_arguments<'f>(&self, file: &'f [u8], block: usize) -> (WriteArguments<'f>, Chunks) {
-        let size = self.scenario.size.max(1);
-        let offset = (block * size.next_multiple_of(4096)) as u64;
-        let (stable, count) = (Stable::Unstable, size as u32);
-        let item = Item::Reduced { index: 0, len: count };
-        let arguments = WriteArguments { file: Handle(file), offset, count, stable, data: Data(item) };
-        (arguments, Chunks::read(self.data.clone()))
     }
 
     /// Begins the Call of one lane: a connection, and a place in its depth.
@@ -337,7 +437,13 @@ impl<'a, P: Opened> Client<'a, P> {
         if scenario.operation.has_names() {
             return self.begin_at_name(lane);
         }
-        let (connection, block) = (&self.connections[lane / scenario.depth], lane % scenario.depth);
+        let number = lane / scenario.depth;
+        if scenario.operation == MeasuredOperation::Mix {
+            self.lanes[lane].share = self.places.next_share();
+            self.lanes[lane].operation = scenario.mix[self.lanes[lane].share].operation;
+        }
+        let operation = self.lanes[lane].operation;
+        let connection = &self.connections[number];
         let engine = &mut self.engine;
         let user = lane as u64;
         let target = Target {
@@ -346,8 +452,7 @@ impl<'a, P: Opened> Client<'a, P> {
             timeout: TIMEOUT,
         };
         let size = scenario.size;
-        let offset = (block * size.next_multiple_of(4096)) as u64;
-        let refused = match scenario.operation {
+        let refused = match operation {
             MeasuredOperation::Null => Target { credentials: Credentials::None, ..target }.begin(
                 engine,
                 &Null,
@@ -355,11 +460,14 @@ impl<'a, P: Opened> Client<'a, P> {
                 user,
             ),
             MeasuredOperation::Getattr => {
-                let arguments = GetattrArguments { object: Handle(&connection.file) };
+                let (file, _) = self.places.next(number);
+                let arguments = GetattrArguments { object: Handle(&connection.files[file].1) };
                 target.begin(engine, &arguments, &mut Chunks::default(), user)
             }
             MeasuredOperation::Read => {
-                let arguments = ReadArguments { file: Handle(&connection.file), offset, count: size as u32 };
+                let (file, offset) = self.places.next(number);
+                let file = Handle(&connection.files[file].1);
+                let arguments = ReadArguments { file, offset, count: size as u32 };
                 let mut chunks = Chunks::default();
                 if size >= CHUNK_LEN_MIN {
                     let mut buf = self.spare.pop().context("a buffer for each Call")?;
@@ -371,13 +479,14 @@ impl<'a, P: Opened> Client<'a, P> {
             MeasuredOperation::Write => {
                 let mut chunks = Chunks::default();
                 let item = if !connection.writes_inline {
-                    chunks.read.push((0, self.data.clone()));
+                    chunks.read.push((0, self.data.slice(..size)));
                     Item::Reduced { index: 0, len: size as u32 }
                 } else {
                     Item::Inline(&self.data[..size])
                 };
+                let (file, offset) = self.places.next(number);
                 let arguments = WriteArguments {
-                    file: Handle(&connection.file),
+                    file: Handle(&connection.files[file].1),
                     offset,
                     count: size as u32,
                     stable: Stable::Unstable,
@@ -430,7 +539,7 @@ impl<'a, P: Opened> Client<'a, P> {
     #[inline]
     fn end(&mut self, lane: usize, done: CompletedCall) -> Result<()> {
         let size = self.scenario.size;
-        match self.scenario.operation {
+        match self.lanes[lane].operation {
             MeasuredOperation::Null => {
                 done.result?;
             }
@@ -473,114 +582,19 @@ impl<'a, P: Opened> Client<'a, P> {
         }
         Ok(())
     }
+}
 
-    /// Begins Calls on lanes that wait, as far as there are credits, and says how many.
-    #[inline]
-    fn begin_waiting(&mut self, waiting: &mut Vec<usize>) -> Result<usize> {
-        let mut begun = 0;
-        while let Some(&lane) = waiting.last() {
-            if self.is_out_of_names() {
-                break;
-            }
-            if self.engine.credits_available(self.connections[lane / self.scenario.depth].id) == 0 {
-                break;
-            }
-            waiting.pop();
-            self.begin(lane)?;
-            begun += 1;
-        }
-        if begun > 0 {
-            self.engine.ring_doorbells();
-        }
-        Ok(begun)
-    }
+/// The handle of a folder, and the name and the handle of each file in it.
+type FilesOfConnection = (Vec<u8>, Vec<(String, Vec<u8>)>);
 
-    /// Keeps every lane's Call outstanding until the time is over.
-    fn measure(&mut self) -> Result<Measured> {
-        let scenario = self.scenario;
-        let lanes = scenario.depth * scenario.connections;
-        let mut latency = Histogram::new_with_bounds(1, 60_000_000_000, 3)?;
-        // A server grants more as it sees more use: lanes wait until there are credits for them.
-        let mut waiting: Vec<usize> = (0..lanes).rev().collect();
-        let start = self.clock.now();
-        let (measure_from, mut measure_to) =
-            (start + scenario.warm_up, start + scenario.warm_up + scenario.duration);
-        let (mut calls, mut total) = (0, 0u64);
-        let mut outstanding = 0usize;
-        let mut ending = false;
-        let mut last = start;
-        // While names are renewed, no time goes by.
-        let mut paused = Duration::ZERO;
-        loop {
-            let real = self.clock.now();
-            self.poll(real);
-            let now = real.saturating_sub(paused);
-            let mut any = false;
-            while let Some(done) = self.engine.completed() {
-                any = true;
-                outstanding -= 1;
-                let lane = done.user as usize;
-                if now >= measure_from && !ending {
-                    calls += 1;
-                    total += 1;
-                    latency.saturating_record((real - done.started).as_nanos() as u64);
-                }
-                last = now;
-                self.end(lane, done)?;
-                waiting.push(lane);
-                // To look at much data takes long: meanwhile the server has the next Call. Of short Calls several leave together,
-                // which costs less than one at a time.
-                if scenario.size >= LARGE && !ending && now < measure_to {
-                    outstanding += self.begin_waiting(&mut waiting)?;
-                }
-            }
-            if now >= measure_to || scenario.count.is_some_and(|count| total >= count) {
-                measure_to = measure_to.min(now);
-                ending = true;
-            }
-            if ending {
-                if outstanding == 0 {
-                    break;
-                }
-                continue;
-            }
-            if outstanding == 0 && self.is_out_of_names() {
-                self.renew_names()?;
-                paused += self.clock.now().saturating_sub(real);
-            }
-            outstanding += self.begin_waiting(&mut waiting)?;
-            if !any {
-                if let Some(ConnectionEvent::Closed { reason, .. }) = self.engine.connection_event() {
-                    bail!("the connection ended: {reason:?}");
-                }
-                if now > last + TIMEOUT {
-                    bail!("no Call ended for {TIMEOUT:?}");
-                }
-                if scenario.may_sleep {
-                    std::thread::yield_now();
-                }
-            }
-        }
-        let first = self.connections[0].id;
-        let thresholds = self
-            .engine
-            .parameters(first)
-            .map_or((0, 0), |agreed| (agreed.call_threshold, agreed.reply_threshold));
-        Ok(Measured {
-            calls,
-            took: measure_to.saturating_sub(measure_from),
-            latency,
-            entries_per_call: self.names.as_ref().map_or(0.0, Names::entries_per_call),
-            statistics: *self.engine.statistics(),
-            credits_granted: self.engine.credits_granted(first),
-            contention: Contention::of_this_thread(),
-            thresholds,
-            pages: self.arena.page_size().to_string(),
-            notes: self.arena.notes().to_vec(),
-            device: self.engine.provider().device(),
-            congestion_control: self.engine.provider().congestion_control_of(first),
-        })
+/// Octets of the WRITEs that fill a file: with a block for each Call outstanding, those of the load.
+fn fill_len(scenario: &Scenario) -> usize {
+    if scenario.working_set.is_none() || !scenario.operation.has_file() {
+        return 0;
     }
+    let stride = scenario.block_len();
+    let file = scenario.blocks_of_file() * stride;
+    file.min((FILL_LEN_MAX / stride).max(1) * stride)
 }
 
 /// This process's user, as AUTH_SYS.

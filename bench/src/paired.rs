@@ -120,7 +120,7 @@ pub fn run(
     mut progress: impl FnMut(usize),
 ) -> Result<PairedFigures> {
     let cores = &scenario.cores[..];
-    let (mut disturbance, begin) = (Disturbance::before(), CoreTime::of(cores));
+    let (mut disturbance, begin) = (Disturbance::before(cores), CoreTime::of(cores));
     let [first, second, ..] = *cores else { bail!("pairs take two cores at least") };
     let kinds = [Carried::None, Carried::Half, Carried::All];
     let (mut one, mut many) = (Vec::new(), [(); 3].map(|()| Vec::new()));
@@ -193,6 +193,8 @@ fn paired(scenario: &Scenario, depth: usize) -> Scenario {
         // Of the client's engine: it has these connections only.
         cores: scenario.cores[..2].to_vec(),
         may_sleep: false,
+        arrivals: None,
+        interval: None,
         server: None,
         root: None,
         ..scenario.clone()

@@ -1,20 +1,25 @@
 //! Rounds of limits and load, and their ratios.
 
+use std::sync::mpsc;
 use std::thread;
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use stag::fabric::{Iwarp, Shm, Verbs};
 use stag::rpc::Statistics;
+use stag::runtime::WallClock;
 
+use crate::cpu::ServerMeter;
 use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits::bare::BareLimits;
 use crate::limits::tcp::TcpLimits;
 use crate::limits::{self, MachineLimits};
-use crate::load::{self, Measured};
+use crate::load::{self, Measured, Observer};
 use crate::opened::{DeviceFacts, Opened};
 use crate::pin::pin;
+use crate::rounds::{self, CpuFigures, IntervalFigures, OpenLoopFigures, RoundFigures, ShareFigures};
 use crate::scenario::{MeasuredFabric, MeasuredOperation, Scenario};
 use crate::server::{EXPORT, Served, Server};
 use crate::spread::Spread;
@@ -32,6 +37,18 @@ pub struct Figures {
     pub bytes_per_second: Spread,
     /// Latency in nanoseconds, of the rounds with Calls; `None` if none had any.
     pub latency_ns: Option<Latency>,
+    /// Each round.
+    pub rounds: Vec<RoundFigures>,
+    /// Each interval of each round, if there were some.
+    pub intervals: Vec<IntervalFigures>,
+    /// Quantiles of the latencies of all rounds, and nanoseconds, as far as ten Calls lie beyond.
+    pub distribution: Vec<(f64, f64)>,
+    /// Each operation of a mix.
+    pub mix: Vec<ShareFigures>,
+    /// Of Calls that start by the clock.
+    pub open_loop: Option<OpenLoopFigures>,
+    /// Processor time of both ends.
+    pub cpu: CpuFigures,
     /// Rounds in which no Call ended: they were too short, and have no latencies.
     pub rounds_empty: usize,
     /// The box's limits; one measurement in each round. None when there is only one core: they spin.
@@ -124,6 +141,18 @@ pub struct BareRatios {
     pub bytes_to_transfer: Option<Spread>,
 }
 
+/// What a measurement tells while it runs.
+#[derive(Clone, Copy, Debug)]
+pub enum MeasurementProgress<'a> {
+    /// A round has ended.
+    Round,
+    /// An interval has ended.
+    Interval(&'a IntervalFigures),
+}
+
+/// Who is told.
+pub type OnProgress<'a> = dyn FnMut(MeasurementProgress<'_>) + 'a;
+
 /// What was measured beside the load, round by round.
 #[derive(Default)]
 struct Beside {
@@ -132,13 +161,13 @@ struct Beside {
     bare: Vec<BareLimits>,
 }
 
-/// Measures `scenario`. `progress` is called after each round.
+/// Measures `scenario`. `progress` is called after each round and each interval.
 ///
 /// # Errors
 ///
 /// When a server or client fails.
 // Not generic: its engines are compiled here, beside the programs and not with them.
-pub fn run(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
+pub fn run(scenario: &Scenario, progress: &mut OnProgress<'_>) -> Result<Figures> {
     match scenario.fabric {
         MeasuredFabric::Shm => run_over::<Shm>(scenario, progress),
         MeasuredFabric::Iwarp => run_over::<Iwarp>(scenario, progress),
@@ -146,16 +175,17 @@ pub fn run(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figur
     }
 }
 
-fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> Result<Figures> {
-    let copies = matches!(scenario.operation, MeasuredOperation::Read | MeasuredOperation::Write);
+fn run_over<P: Opened>(scenario: &Scenario, progress: &mut OnProgress<'_>) -> Result<Figures> {
+    let copies = [MeasuredOperation::Read, MeasuredOperation::Write].iter().any(|data| scenario.calls(*data));
     let copy_len = if copies { scenario.size } else { 4096 };
     let cores = [scenario.client_cores()[0], scenario.server_core()];
     let mut beside = Beside::default();
-    let mut rounds = Vec::new();
+    let (mut rounds, mut intervals) = (Vec::new(), Vec::new());
+    let mut summed = Vec::new();
     let mut served: Option<(Statistics, u64)> = None;
     let mut leaked = 0;
     let mut notes = Vec::new();
-    let (mut disturbance, begin) = (Disturbance::before(), CoreTime::of(&scenario.cores));
+    let (mut disturbance, begin) = (Disturbance::before(&scenario.cores), CoreTime::of(&scenario.cores));
     // On one core both ends wait for each other.
     let is_apart = !scenario.client_cores().contains(&scenario.server_core());
     for round in 0..scenario.repeat.max(1) {
@@ -175,11 +205,16 @@ fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> 
                 MeasuredFabric::Verbs => {}
             }
         }
-        let round = match &scenario.server {
-            Some((address, export)) => clients::<P>(scenario, address, export)?,
+        let mut tell = |interval: IntervalFigures| {
+            progress(MeasurementProgress::Interval(&interval));
+            intervals.push(interval);
+        };
+        let (round, began) = match &scenario.server {
+            Some((address, export)) => clients::<P>(scenario, (address, export), round, None, &mut tell)?,
             None => {
                 let mut server = Server::start::<P>(scenario, round)?;
-                let measured = clients::<P>(scenario, &server.address, EXPORT)?;
+                let meter = server.meter.clone();
+                let measured = clients::<P>(scenario, (&server.address, EXPORT), round, meter, &mut tell)?;
                 let Served { statistics, outstanding, contention } = server.finish()?;
                 leaked += outstanding;
                 notes = std::mem::take(&mut server.notes);
@@ -189,8 +224,9 @@ fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> 
             }
         };
         round.iter().for_each(|client| disturbance.add(client.contention, is_apart));
+        summed.push(rounds::round_figures(scenario, &round, began));
         rounds.push(round);
-        progress(rounds.len());
+        progress(MeasurementProgress::Round);
     }
     disturbance.add_cores(begin, CoreTime::of(&scenario.cores));
     for note in &rounds[rounds.len() - 1][0].notes {
@@ -198,21 +234,39 @@ fn run_over<P: Opened>(scenario: &Scenario, progress: &mut dyn FnMut(usize)) -> 
             notes.push(note.clone());
         }
     }
-    Ok(Figures { notes, disturbance, ..sum_up(scenario, &rounds, &beside, served, leaked) })
+    let distribution = rounds::distribution(&summed);
+    let figures = sum_up(scenario, &rounds, &beside, served, leaked);
+    Ok(Figures { notes, disturbance, intervals, distribution, rounds: summed, ..figures })
 }
 
-/// One round of all client cores.
-fn clients<P: Opened>(scenario: &Scenario, address: &str, export: &str) -> Result<Vec<Measured>> {
+/// One round of all client cores, and when it began.
+fn clients<P: Opened>(
+    scenario: &Scenario,
+    (address, export): (&str, &str),
+    round: usize,
+    server: Option<ServerMeter>,
+    told: &mut dyn FnMut(IntervalFigures),
+) -> Result<(Vec<Measured>, SystemTime)> {
+    let (sender, samples) = mpsc::channel();
     let mut threads = Vec::new();
+    let began = SystemTime::UNIX_EPOCH + WallClock::new(Duration::ZERO).at(Duration::ZERO);
     for (number, &core) in scenario.client_cores().iter().enumerate() {
         let (scenario, address, export) = (scenario.clone(), address.to_owned(), export.to_owned());
+        let observer = Observer {
+            server: server.clone(),
+            intervals: scenario.interval.is_some().then(|| sender.clone()),
+        };
         threads.push(thread::Builder::new().name("stag-perf-client".into()).spawn(move || {
             pin(core);
             P::separate_descriptors()?;
-            load::run::<P>(&scenario, &address, &export, number)
+            load::run::<P>(&scenario, &address, &export, number, &observer)
         })?);
     }
-    threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("the client panicked"))?).collect()
+    drop(sender);
+    rounds::gather_intervals(scenario, round + 1, &samples, began, told);
+    let joined =
+        threads.into_iter().map(|thread| thread.join().map_err(|_| anyhow!("the client panicked"))?);
+    Ok((joined.collect::<Result<_>>()?, began))
 }
 
 fn sum_up(
@@ -222,9 +276,9 @@ fn sum_up(
     served: Option<(Statistics, u64)>,
     leaked: usize,
 ) -> Figures {
-    let size = if scenario.operation.has_size() { scenario.size as f64 } else { 0.0 };
-    let rates: Vec<f64> = rounds.iter().map(|round| rate(round)).collect();
-    let latencies: Vec<Histogram<u64>> = rounds.iter().map(|round| merged(round)).collect();
+    let size = rounds::data_per_call(scenario);
+    let rates: Vec<f64> = rounds.iter().map(|round| rounds::rate(round)).collect();
+    let latencies: Vec<Histogram<u64>> = rounds.iter().map(|round| rounds::merged(round)).collect();
     let is_measured = |latency: &&Histogram<u64>| !latency.is_empty();
     let rounds_empty = latencies.len() - latencies.iter().filter(is_measured).count();
     let of = |value: &dyn Fn(&Histogram<u64>) -> f64| {
@@ -233,7 +287,7 @@ fn sum_up(
     let percentile = |quantile: f64| {
         let mut measured = latencies.iter().filter(is_measured);
         measured
-            .all(|latency| calls_beyond(latency.len(), quantile) >= CALLS_BEYOND_MIN)
+            .all(|latency| rounds::is_enough(latency.len(), quantile))
             .then(|| of(&|latency| latency.value_at_quantile(quantile) as f64))
     };
     // The median latency of each round that has one, in relation to what a limit of that round was.
@@ -259,6 +313,12 @@ fn sum_up(
             max: of(&|latency| latency.max() as f64),
             mean: of(&Histogram::mean),
         }),
+        rounds: Vec::new(),
+        intervals: Vec::new(),
+        distribution: Vec::new(),
+        mix: rounds::share_figures(scenario, rounds),
+        open_loop: rounds::open_loop_figures(scenario, rounds),
+        cpu: rounds::cpu_figures(rounds),
         rounds_empty,
         limits: limit_rounds.first().map(|first| MachineLimits {
             line_transfer_ns: gather(&|limits| limits.line_transfer_ns.median),
@@ -325,40 +385,4 @@ fn sum_up(
 /// Calls a second of batched TCP in one round.
 fn calls_over_tcp(limits: &TcpLimits) -> Option<f64> {
     limits.calls_per_second.map(|rate| rate.median)
-}
-
-/// Calls of one round that lie beyond a percentile of it, at least: with fewer it is the time of one or another of them by chance.
-const CALLS_BEYOND_MIN: u64 = 10;
-
-fn calls_beyond(calls: u64, quantile: f64) -> u64 {
-    // Quantiles of a thousandth are no exact numbers.
-    (calls as f64 * (1.0 - quantile) + 1e-6) as u64
-}
-
-/// Calls a second of all clients in one round.
-fn rate(round: &[Measured]) -> f64 {
-    round.iter().map(|client| client.calls as f64 / client.took.as_secs_f64().max(1e-9)).sum()
-}
-
-/// All clients' latencies of one round.
-fn merged(round: &[Measured]) -> Histogram<u64> {
-    let mut sum = round[0].latency.clone();
-    for client in &round[1..] {
-        // The bounds are the same everywhere, so nothing is lost.
-        let _ = sum.add(&client.latency);
-    }
-    sum
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_percentile_wants_ten_calls_beyond_it() {
-        for (quantile, least) in [(0.5, 20), (0.99, 1000), (0.999, 10_000)] {
-            assert_eq!(calls_beyond(least, quantile), CALLS_BEYOND_MIN, "{quantile}");
-            assert!(calls_beyond(least - 1, quantile) < CALLS_BEYOND_MIN, "{quantile}");
-        }
-    }
 }

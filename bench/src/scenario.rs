@@ -7,6 +7,8 @@ use stag::fabric::ExposureKind;
 use stag::fabric::iwarp::CongestionControl;
 use stag::rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
 
+use crate::arrivals::Arrivals;
+
 /// The operation under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -35,6 +37,8 @@ pub enum MeasuredOperation {
     Echo,
     /// A program of our own whose Reply has the wanted size, none of which may go by Write chunk.
     Reply,
+    /// Several of them, by chance: [`Scenario::mix`].
+    Mix,
 }
 
 /// Octets of a Reply of READDIRPLUS, at most.
@@ -64,7 +68,7 @@ struct Load {
 
 impl MeasuredOperation {
     /// All of them.
-    pub const ALL: [MeasuredOperation; 12] = [
+    pub const ALL: [MeasuredOperation; 13] = [
         MeasuredOperation::Null,
         MeasuredOperation::Read,
         MeasuredOperation::Write,
@@ -77,6 +81,7 @@ impl MeasuredOperation {
         MeasuredOperation::Readdirplus,
         MeasuredOperation::Echo,
         MeasuredOperation::Reply,
+        MeasuredOperation::Mix,
     ];
 
     const fn load(self) -> Load {
@@ -93,6 +98,7 @@ impl MeasuredOperation {
             MeasuredOperation::Readdirplus => ("readdirplus", WorksOn::Names, false),
             MeasuredOperation::Echo => ("echo", WorksOn::Nothing, true),
             MeasuredOperation::Reply => ("reply", WorksOn::Nothing, true),
+            MeasuredOperation::Mix => ("mix", WorksOn::File, true),
         };
         Load { name, works_on, has_size }
     }
@@ -134,6 +140,26 @@ impl MeasuredOperation {
     }
 }
 
+/// How often one operation of a mix is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct MixShare {
+    /// What is called: NULL, GETATTR, READ or WRITE.
+    pub operation: MeasuredOperation,
+    /// How often, in relation to the others'; more than 0.
+    pub weight: u32,
+}
+
+/// Which block of its files a connection's next Call is at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Offsets {
+    /// One after the other, from the first of the first file to the last of the last, and again.
+    #[default]
+    Sequential,
+    /// Any, each as likely as the others.
+    Random,
+}
+
 /// The fabric that both ends use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -154,7 +180,19 @@ pub struct Scenario {
     pub operation: MeasuredOperation,
     /// Octets of each READ, WRITE or echo.
     pub size: usize,
-    /// Calls outstanding on each connection.
+    /// What a mix consists of; empty of the other operations.
+    pub mix: Vec<MixShare>,
+    /// Which block of its files a READ or WRITE is at.
+    pub offsets: Offsets,
+    /// Octets of all files together; a block for each Call outstanding if it is not said.
+    pub working_set: Option<u64>,
+    /// Files of each connection.
+    pub files: usize,
+    /// When Calls start. `None`: closed loop, each when another has ended.
+    pub arrivals: Option<Arrivals>,
+    /// How often figures are told within a round.
+    pub interval: Option<Duration>,
+    /// Calls outstanding on each connection; in open loop at most.
     pub depth: usize,
     /// Connections of each client core.
     pub connections: usize,
@@ -210,6 +248,12 @@ impl Default for Scenario {
         Scenario {
             operation: MeasuredOperation::Null,
             size: 4096,
+            mix: Vec::new(),
+            offsets: Offsets::Sequential,
+            working_set: None,
+            files: 1,
+            arrivals: None,
+            interval: None,
             depth: 1,
             connections: 1,
             cores: vec![0, 1],
@@ -256,9 +300,60 @@ impl Scenario {
         len.max(4096).next_multiple_of(4096)
     }
 
+    /// Whether `operation` is called: it is the measured one, or one of the mix.
+    #[must_use]
+    pub fn calls(&self, operation: MeasuredOperation) -> bool {
+        self.operation == operation || self.mix.iter().any(|share| share.operation == operation)
+    }
+
+    /// Blocks that each file of a connection has: one for each Call outstanding if no working set is wanted.
+    #[must_use]
+    pub fn blocks_of_file(&self) -> usize {
+        let files = self.files.max(1);
+        match self.working_set {
+            None => self.depth.max(1).div_ceil(files),
+            Some(octets) => {
+                let all = files * self.connections * self.client_cores().len();
+                (octets / (all * self.block_len()) as u64).max(1) as usize
+            }
+        }
+    }
+
+    /// Octets of the files that one connection works on.
+    #[must_use]
+    pub fn files_len(&self) -> usize {
+        self.files.max(1) * self.blocks_of_file() * self.block_len()
+    }
+
     /// Credits that one connection needs.
     #[must_use]
     pub fn credits(&self) -> u32 {
         (self.depth as u32).clamp(1, 1024)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_working_set_is_that_of_all_files_together() {
+        let usual = Scenario { depth: 32, ..Scenario::default() };
+        assert_eq!((usual.blocks_of_file(), usual.files_len()), (32, 32 * 4096));
+        let spread = Scenario { files: 4, ..usual.clone() };
+        assert_eq!((spread.blocks_of_file(), spread.files_len()), (8, 32 * 4096));
+        let large =
+            Scenario { working_set: Some(1 << 30), connections: 2, files: 4, cores: vec![0, 1, 2], ..usual };
+        assert_eq!(large.files_len() * 4, 1 << 30);
+        let least = Scenario { working_set: Some(1), ..Scenario::default() };
+        assert_eq!(least.blocks_of_file(), 1);
+    }
+
+    #[test]
+    fn a_mix_calls_what_it_consists_of() {
+        let share = |operation| MixShare { operation, weight: 1 };
+        let mix = vec![share(MeasuredOperation::Read), share(MeasuredOperation::Getattr)];
+        let scenario = Scenario { operation: MeasuredOperation::Mix, mix, ..Scenario::default() };
+        assert!(scenario.calls(MeasuredOperation::Read) && !scenario.calls(MeasuredOperation::Write));
     }
 }

@@ -15,6 +15,7 @@ use stag::runtime::WallClock;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::vfs::Store;
 
+use crate::cpu::{ServerMeter, ThreadClock};
 use crate::disturbance::Contention;
 use crate::load;
 use crate::opened::Opened;
@@ -46,12 +47,21 @@ pub struct Served {
     pub contention: Contention,
 }
 
+/// What a server says when it listens.
+struct Ready {
+    address: String,
+    notes: Vec<String>,
+    meter: ServerMeter,
+}
+
 /// A running server. Ends when it is dropped.
 pub struct Server {
     /// What to connect to.
     pub address: String,
     /// What it stepped down from, if anything.
     pub notes: Vec<String>,
+    /// Tells the time that it uses; `None` before it is ready.
+    pub meter: Option<ServerMeter>,
     stop: StopFlag,
     thread: Option<JoinHandle<Result<Served>>>,
 }
@@ -71,10 +81,11 @@ impl Server {
                 .name("stag-perf-server".into())
                 .spawn(move || serve::<P>(&scenario, round, &stop, &ready))?
         };
-        let mut server = Server { address: String::new(), notes: Vec::new(), stop, thread: Some(thread) };
+        let mut server =
+            Server { address: String::new(), notes: Vec::new(), meter: None, stop, thread: Some(thread) };
         match started.recv() {
-            Ok((address, notes)) => {
-                (server.address, server.notes) = (address, notes);
+            Ok(Ready { address, notes, meter }) => {
+                (server.address, server.notes, server.meter) = (address, notes, Some(meter));
                 Ok(server)
             }
             // It ended before it was ready: its result says why.
@@ -102,12 +113,11 @@ impl Drop for Server {
     }
 }
 
-/// Octets of payload that a server needs for `scenario`: every file, as often again for what is placed before
-/// it takes a file's place, and room for the rest.
+/// Octets of payload that a server needs for `scenario`: every file, a block for each Call outstanding, which is placed before it
+/// takes a file's place, and room for the rest.
 fn payload_len(scenario: &Scenario) -> usize {
     let connections = scenario.connections * scenario.client_cores().len();
-    let files = connections * load::file_len(scenario);
-    2 * files + (16 << 20)
+    connections * (load::file_len(scenario) + scenario.depth.max(1) * scenario.block_len()) + (16 << 20)
 }
 
 /// The engine's numbers for `scenario`, at either end.
@@ -148,7 +158,7 @@ fn serve<P: Opened>(
     scenario: &Scenario,
     round: usize,
     stop: &StopFlag,
-    ready: &mpsc::Sender<(String, Vec<String>)>,
+    ready: &mpsc::Sender<Ready>,
 ) -> Result<Served> {
     P::separate_descriptors()?;
     let mode = if scenario.may_sleep { PollMode::default() } else { PollMode::Busy };
@@ -164,13 +174,15 @@ fn serve<P: Opened>(
 
     let pages = memory.pools.payload.units() - config.target_pages();
     let data_len_max = (pages * PAGE_LEN) as u64 - (8 << 20);
-    let files = config.connections_max as usize + load::files(scenario) * scenario.client_cores().len();
+    let files = config.connections_max as usize * scenario.files.max(1)
+        + load::files(scenario) * scenario.client_cores().len();
     let services = programs(&memory.pools.payload, (data_len_max, files as u32), clock.now())?;
     let mut engine = Engine::new(provider, services, memory.pools.clone(), config, 1)?;
     let address = P::own_address(round);
     let listener = engine.listen(&address)?;
     let address = engine.provider().listens_at(listener, address)?;
-    ready.send((address, memory.arena.notes().to_vec()))?;
+    let meter = ServerMeter { thread: ThreadClock::of_this_thread(), reactor: reactor.statistics() };
+    ready.send(Ready { address, notes: memory.arena.notes().to_vec(), meter })?;
     let _ = reactor.run(&mut engine, stop)?;
     let statistics = *engine.statistics();
     drop(engine);

@@ -30,7 +30,7 @@ impl Generate {
                 for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
                     generate_to(shell, &mut command.clone(), command.get_name().to_owned(), directory)?;
                 }
-                let mut command = command;
+                let mut command = with_all_options(command);
                 command.build();
                 pages(&command, section, directory)?;
             }
@@ -39,6 +39,11 @@ impl Generate {
         write().map_err(|error| CommandFailure::run(format_args!("{}: {error}", directory.display())))?;
         out.line(format_args!("manual pages and completions are in {}", directory.display()))
     }
+}
+
+/// Shows the options that `--help` has no room for.
+fn with_all_options(command: Command) -> Command {
+    command.mut_args(|argument| argument.hide(false)).mut_subcommands(with_all_options)
 }
 
 /// Writes the pages of a command and of its commands.

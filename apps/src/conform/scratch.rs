@@ -21,6 +21,7 @@ pub(super) fn start() -> StartScratch {
             memory: MEMORY,
             cores: Vec::new(),
             poll: Poll::Adaptive,
+            state_dir: None,
         };
         let server = server.insert(Server::start(&config).map_err(|error| error.to_string())?);
         let address = server.ready["url"].as_str().and_then(|url| url.strip_prefix("tcp://"));

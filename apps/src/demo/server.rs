@@ -26,6 +26,8 @@ pub(crate) struct ServerConfig {
     pub(crate) cores: Vec<usize>,
     /// What it does when it is idle.
     pub(crate) poll: Poll,
+    /// Where it keeps what outlives it, if anywhere.
+    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// A server process. Dropping it closes its standard input, on which it stops.
@@ -50,6 +52,7 @@ impl Server {
         command.args(["--json", "--until-eof", "--export", &config.export]);
         command.args(["--listen", &config.url, "--memory", &config.memory.to_string()]);
         command.args(["--poll", &config.poll.to_string()]);
+        command.args(config.state_dir.iter().flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]));
         if !config.cores.is_empty() {
             let cores: Vec<String> = config.cores.iter().map(usize::to_string).collect();
             command.args(["--cores", &cores.join(",")]);

@@ -92,7 +92,7 @@ fn a_bad_command_line_is_one_line_and_status_2() {
             "is too large; write a smaller number",
         ),
         (STAG, vec!["ping", "-c", "-1", "shm://demo"], "stag ping: --count: -1 is not in 1..=4294967295"),
-        (STAG, vec!["perf", "null", "--rate", "5"], "stag perf: unknown option --rate (see"),
+        (STAG, vec!["perf", "null", "--reps", "5"], "stag perf: unknown option --reps"),
         (
             STAG,
             vec!["df", &many_letters],

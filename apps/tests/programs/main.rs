@@ -3,6 +3,7 @@
 mod common;
 
 mod admin;
+mod bench;
 mod command_line;
 mod conform;
 mod copy;

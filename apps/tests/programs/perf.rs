@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde_json::Value;
 
-use crate::common::{Server, stag, stag_fails, stag_json, stag_ok};
+use crate::common::{Folder, Server, stag, stag_fails, stag_json, stag_ok};
 
 /// A run as short as it can be. Tests run beside each other, so none may keep a core for itself.
 const SHORT: [&str; 6] = ["--repeat", "1", "--warm-up", "10ms", "--poll", "adaptive"];
@@ -15,7 +15,7 @@ fn short<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// Measurements spin on both cores while they take the limits, so they take turns.
-fn alone() -> MutexGuard<'static, ()> {
+pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -183,6 +183,203 @@ fn a_run_without_calls_meets_no_requirement() {
     assert!(!row.contains("ns"), "{row}");
 }
 
+/// Calls start by the clock, and their latency counts from then.
+#[test]
+fn open_loop_begins_calls_by_the_clock() {
+    let _turn = alone();
+    for (arrivals, name) in [("constant", "constant"), ("poisson", "poisson")] {
+        let found = measure(&["null", "--rate", "2k", "--arrivals", arrivals, "-t", "300ms"]);
+        check(&found, "null");
+        let open = &found["open_loop"];
+        assert_eq!((open["rate"].as_f64(), &open["spacing"]), (Some(2000.0), &name.into()), "{found}");
+        assert!(open["late_starts"].is_u64() && open["never_started"].is_u64(), "{found}");
+        assert!(open["start_delay_max_ns"].is_f64(), "{found}");
+        assert_eq!(found["depth"], 64, "{found}");
+    }
+    assert_eq!(measure(&["null"])["open_loop"], Value::Null);
+    // More than anything can do: what was due and never started is counted, and a queue is said.
+    let text = stag_ok(&[
+        "perf",
+        "null",
+        "--rate",
+        "1G",
+        "-q",
+        "4",
+        "-t",
+        "50ms",
+        "--repeat",
+        "1",
+        "--warm-up",
+        "1ms",
+        "--poll",
+        "adaptive",
+    ]);
+    assert!(text.contains("open loop, up to 1000.00 M/s (poisson)"), "{text}");
+    assert!(text.contains("asked for") && text.contains("started late"), "{text}");
+    let delayed = measure(&["null", "--rate", "1G", "-q", "4", "-t", "50ms", "-n", "1000000000"]);
+    assert!(delayed["open_loop"]["never_started"].as_u64().unwrap() > 1_000_000, "{delayed}");
+}
+
+/// What a run tells besides its figures: enough to repeat it, and to judge it.
+#[test]
+fn a_figure_says_where_and_when_it_was_taken() {
+    let _turn = alone();
+    let found = measure(&["null"]);
+    let environment = &found["environment"];
+    for name in ["version", "commit", "profile", "host", "cpu", "kernel", "time"] {
+        assert!(environment[name].as_str().is_some_and(|text| !text.is_empty()), "{name}: {environment}");
+    }
+    let argv: Vec<_> =
+        environment["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect();
+    assert!(argv[0].ends_with("stag") && argv.contains(&"perf"), "{argv:?}");
+    for when in ["before", "during"] {
+        assert!(environment[when]["steal"].is_f64(), "{environment}");
+    }
+    assert_eq!((&found["schema"], &found["warm_up_s"]), (&1.into(), &0.01.into()), "{found}");
+    let cpu = &found["cpu"];
+    for end in ["client", "server"] {
+        let all = cpu[format!("{end}_ns_per_call")]["median"].as_f64().unwrap();
+        let busy = cpu[format!("{end}_busy_ns_per_call")]["median"].as_f64().unwrap();
+        assert!(all > 0.0 && busy >= 0.0, "{cpu}");
+    }
+    assert_eq!(found["rounds"].as_array().unwrap().len(), 1, "{found}");
+    let distribution = found["latency_distribution"].as_array().unwrap();
+    let points: Vec<f64> = distribution.iter().map(|point| point[1].as_f64().unwrap()).collect();
+    assert!(points.len() > 1 && points.is_sorted(), "{distribution:?}");
+    // Another server tells at its control socket.
+    let folder = Folder::new("perf");
+    let socket = folder.join("control.sock");
+    let socket = socket.to_str().unwrap();
+    let server = Server::start(&["--export", "mem:/data", "--control", socket]);
+    assert_eq!(measure(&["null", &server.url])["cpu"]["server_ns_per_call"], Value::Null);
+    let told = measure(&["null", &server.url, "--socket", socket]);
+    assert!(told["cpu"]["server_busy_ns_per_call"]["median"].as_f64().unwrap() > 0.0, "{told}");
+}
+
+#[test]
+fn intervals_histograms_and_rows_are_written() {
+    let _turn = alone();
+    let folder = Folder::new("perf");
+    let (histogram, csv) = (folder.join("all.hlog"), folder.join("rounds.csv"));
+    let found = measure(&[
+        "read",
+        "-t",
+        "250ms",
+        "-n",
+        "1000000000",
+        "--interval",
+        "50ms",
+        "--histogram",
+        histogram.to_str().unwrap(),
+        "--csv",
+        csv.to_str().unwrap(),
+    ]);
+    let intervals = found["intervals"].as_array().unwrap();
+    assert!((4..=6).contains(&intervals.len()), "{intervals:?}");
+    let log = std::fs::read_to_string(&histogram).unwrap();
+    let lines: Vec<_> = log.lines().filter(|line| line.starts_with("Tag=read-4096-q1-c1,")).collect();
+    assert_eq!(lines.len(), intervals.len(), "{log}");
+    let table = std::fs::read_to_string(&csv).unwrap();
+    let rows: Vec<Vec<&str>> = table.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!((rows.len(), rows[0].len()), (2, rows[1].len()), "{table}");
+    assert_eq!(
+        (&rows[0][..3], &rows[1][..3]),
+        (&["operation", "fabric", "size"][..], &["read", "shm", "4096"][..])
+    );
+    let text = stag_ok(&[
+        "perf",
+        "null",
+        "-t",
+        "100ms",
+        "--interval",
+        "50ms",
+        "--repeat",
+        "2",
+        "--warm-up",
+        "1ms",
+        "--poll",
+        "adaptive",
+    ]);
+    assert!(text.lines().filter(|line| line.starts_with("round 2/2")).count() >= 1, "{text}");
+    let absent = folder.join("absent/file");
+    let output = stag(&short(&["perf", "null", "--csv", absent.to_str().unwrap()]));
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("--csv") && complaint.contains("No such file"), "{complaint}");
+}
+
+#[test]
+fn a_mix_and_its_data_are_as_asked_for() {
+    let _turn = alone();
+    let found = measure(&[
+        "mix",
+        "--mix",
+        "read=70,write=20,getattr=10",
+        "--working-set",
+        "1M",
+        "--files",
+        "4",
+        "--offsets",
+        "random",
+        "-q",
+        "8",
+        "-n",
+        "3000",
+    ]);
+    check(&found, "mix");
+    assert_eq!((&found["working_set"], &found["files"]), (&(1 << 20).into(), &4.into()), "{found}");
+    assert_eq!(found["offsets"], "random");
+    let shares = found["mix"].as_array().unwrap();
+    let calls: Vec<u64> = shares.iter().map(|share| share["calls"].as_u64().unwrap()).collect();
+    assert_eq!(calls.iter().sum::<u64>(), found["calls"].as_u64().unwrap(), "{found}");
+    assert!(calls.is_sorted_by(|a, b| a > b), "{calls:?}");
+    assert!(shares[0]["latency_ns"]["p50"].as_f64().unwrap() > 0.0, "{found}");
+    // To a server that runs, which has its files as it had before.
+    let server = Server::with_data();
+    let data = server.at("data");
+    check(
+        &measure(&["mix", &data, "--mix", "read=1,write=1", "--files", "3", "--working-set", "100K"]),
+        "mix",
+    );
+    check(&measure(&["read", &data, "--working-set", "4M", "--offsets", "random"]), "read");
+    assert_eq!(stag_ok(&["ls", &data]), "");
+    let (stopped, status) = server.stop();
+    assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+}
+
+#[test]
+fn a_curve_has_a_row_for_each_point() {
+    let _turn = alone();
+    let found = stag_json(&short(&["perf", "read", "--curve", "-q", "6"]));
+    let depths: Vec<_> = found.iter().map(|found| found["depth"].as_u64().unwrap()).collect();
+    assert_eq!(depths, [1, 2, 4, 6]);
+    assert!(found.iter().all(|found| found["working_set"] == 6 * 4096), "{found:?}");
+    let text = stag_ok(&short(&["perf", "null", "--curve", "--rate", "10k", "-t", "20ms"]));
+    assert!(text.lines().any(|line| line.starts_with("asked ")), "{text}");
+    let rows =
+        text.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|word| word.ends_with("/s")));
+    assert_eq!(rows.filter(|row| row.contains('%')).count(), 8, "{text}");
+}
+
+/// A report fits the usual terminal, whatever it tells.
+#[test]
+fn a_report_fits_80_columns() {
+    let _turn = alone();
+    for arguments in [
+        &["mix", "--mix", "read=70,write=30", "-q", "32", "-s", "512K"][..],
+        &["null", "--rate", "10k"],
+        &["null", "-q", "4", "--curve"],
+        &["read", "-s", "1M", "-q", "2", "--fabric", "iwarp"],
+        &["null", "--fabric", "iwarp", "-q", "32"],
+    ] {
+        let text = stag_ok(&short(&[&["perf"], arguments].concat()));
+        // Warnings are of one line where there is no terminal.
+        for line in text.lines().filter(|line| !line.starts_with("warning: ")) {
+            assert!(line.chars().count() <= 80, "{line}");
+        }
+    }
+}
+
 #[test]
 fn more_depth_than_credits_is_said() {
     let _turn = alone();
@@ -325,7 +522,18 @@ fn bad_flags_are_one_line_and_status_2() {
         (&["read", "-s", "0"], "--size 0 B: it must be 1 B to 1 MiB"),
         (&["read", "-s", "12Q"], "\"12Q\" is not a size"),
         (&["read", "-s", "4K", "-a"], "cannot be combined with"),
-        (&["null", "-s", "4K"], "--size: it goes with read, write, echo and reply"),
+        (&["null", "-s", "4K"], "--size: it goes with read, write, echo, reply and mix"),
+        (&["null", "--rate", "0"], "is not a number of Calls"),
+        (&["null", "--arrivals", "constant"], "--rate"),
+        (&["null", "--curve"], "--curve: say how far: the largest depth (-q 64) or rate (--rate 1M)"),
+        (&["null", "--interval", "1us"], "--interval: it must be 1ms or more"),
+        (&["mix"], "mix: say of what: --mix read=70,write=20,getattr=10"),
+        (&["read", "--mix", "read=1"], "--mix: it goes with mix, not with read"),
+        (&["mix", "--mix", "create=1"], "\"create\" cannot be mixed"),
+        (&["null", "--files", "2"], "--files: it goes with read, write, getattr and mix"),
+        (&["read", "--files", "0"], "--files 0: it must be 1 to 100000"),
+        (&["read", "--working-set", "4K", "--files", "2"], "--working-set 4 KiB: it must be 8 KiB or more"),
+        (&["read", "--working-set", "100T"], "of memory that is available; lower one of them"),
         (&["null", "-q", "0"], "--depth 0: it must be 1 to 1022"),
         (&["null", "-q", "1025"], "--depth 1025: it must be 1 to 1022"),
         (&["null", "--connections", "0"], "--connections 0: it must be 1 to 10000"),

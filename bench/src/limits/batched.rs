@@ -78,8 +78,8 @@ fn messages(operation: MeasuredOperation, size: usize) -> [Message; 2] {
         MeasuredOperation::Rename => {
             [plain(call + FILE + 36 + 2 * NAME), plain(reply + 4 + 2 * (BEFORE + ATTRIBUTES))]
         }
-        // Not compared: its Reply is as large as its entries.
-        MeasuredOperation::Readdirplus => [plain(call + FILE + 24), plain(reply)],
+        // Not compared: their messages have many lengths.
+        MeasuredOperation::Mix | MeasuredOperation::Readdirplus => [plain(call + FILE + 24), plain(reply)],
         MeasuredOperation::Echo => [inside(call), inside(reply)],
         MeasuredOperation::Reply => [plain(call + 4), inside(reply)],
     }
@@ -91,8 +91,11 @@ fn messages(operation: MeasuredOperation, size: usize) -> [Message; 2] {
 ///
 /// When the loopback fails.
 pub(super) fn measure(cores: [usize; 2], scenario: &Scenario) -> Result<Option<f64>> {
-    let is_listing = scenario.operation == MeasuredOperation::Readdirplus;
-    if is_listing || scenario.operation.has_size() && scenario.size > DATA_LEN_MAX {
+    use MeasuredOperation::{Mix, Readdirplus};
+    // Their messages have many lengths.
+    if matches!(scenario.operation, Mix | Readdirplus)
+        || scenario.operation.has_size() && scenario.size > DATA_LEN_MAX
+    {
         return Ok(None);
     }
     let (one, other) = connect(scenario.congestion_control)?;

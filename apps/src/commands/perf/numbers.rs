@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A time: `50ms`, `2s`, `1.5s`; seconds without a unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Span(pub(super) Duration);
+pub(crate) struct Span(pub(crate) Duration);
 
 impl FromStr for Span {
     type Err = String;

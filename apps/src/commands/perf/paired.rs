@@ -4,6 +4,7 @@ use serde::Serialize;
 use stag_bench::Spread;
 use stag_bench::paired::{self, Carried, PairedFigures};
 
+use super::environment::{FigureEnvironment, RunEnvironment};
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::rate;
 use crate::failure::CommandFailure;
@@ -16,6 +17,7 @@ const COPY_GAIN_MIN: f64 = 0.7;
 /// The object of `--json`. A figure is `median`, `min`, `max`, and `count` of rounds.
 #[derive(Serialize)]
 struct Paired<'a> {
+    environment: FigureEnvironment<'a>,
     operation: &'static str,
     /// Null for those that move no data.
     size: Option<usize>,
@@ -32,7 +34,7 @@ struct Paired<'a> {
 }
 
 /// Measures, and says what was found.
-pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
+pub(super) fn run(plan: &Plan, environment: &RunEnvironment, out: &mut Output) -> Result<(), CommandFailure> {
     let scenario = &plan.scenarios[0];
     let cores: Vec<String> = plan.cores.iter().map(usize::to_string).collect();
     let size = scenario.operation.has_size().then_some(scenario.size);
@@ -57,6 +59,7 @@ pub(super) fn run(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
     bar.finish_and_clear();
     let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;
     out.object(&Paired {
+        environment: environment.with(&figures.disturbance),
         operation: plan.operation(),
         size,
         depth: scenario.depth,

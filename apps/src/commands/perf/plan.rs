@@ -12,6 +12,7 @@ use stag::runtime::environment::{self, Finding};
 use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::{MeasuredOperation, Scenario};
 
+use super::curve::Along;
 use super::{Perf, room};
 use crate::failure::CommandFailure;
 use crate::locality;
@@ -30,9 +31,6 @@ const OTHERS_SIZE_MAX: u64 = 16 << 20;
 /// The largest echo: it is a Long Call with its headers, which may be no longer than that.
 const ECHO_SIZE_MAX: u64 = SIZE_MAX - 4096;
 
-/// With `--all`: from a cache line on, for below it all sizes are alike.
-const ALL_SIZES: std::ops::RangeInclusive<u32> = 6..=20;
-
 /// One Call has four exposures, a queue pair of shm 4096, and two Calls' worth is to spare.
 const DEPTH_MAX: usize = 1022;
 
@@ -42,13 +40,18 @@ const CONNECTIONS_MAX: usize = 10_000;
 /// RFC 8797 carries thresholds of 1 KiB to 256 KiB.
 const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
 
+/// Shorter ones would tell more than they measure.
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+
 /// With `--count` alone, the time that a round may take.
 const COUNT_TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// The measurements to make.
 pub(super) struct Plan {
-    /// One for each size.
+    /// One for each point of the table.
     pub(super) scenarios: Vec<Scenario>,
+    /// What differs between them.
+    pub(super) along: Along,
     /// The server that runs already, if it is not our own.
     pub(super) url: Option<Url>,
     /// Where to make files on disk, with `--paired`.
@@ -113,14 +116,6 @@ impl Plan {
             (None, Some(_)) => COUNT_TIME_MAX,
             (None, None) => Duration::from_millis(500),
         };
-        let sizes: Vec<usize> = match (perf.all, perf.size) {
-            (true, _) => {
-                let fits = |size: &usize| *size as u64 <= size_max(operation);
-                ALL_SIZES.map(|shift| 1 << shift).filter(fits).collect()
-            }
-            (false, Some(size)) => vec![size.0 as usize],
-            (false, None) => vec![4096],
-        };
         if fabric == stag_bench::MeasuredFabric::Iwarp {
             notes.extend(congestion_note(options.congestion_control));
         }
@@ -128,10 +123,11 @@ impl Plan {
             Some(url) if needs_export(operation) => Some(find_root(url)?),
             _ => None,
         };
-        let scenario = |size| Scenario {
+        let scenario = perf.load.of(Scenario {
             operation,
-            size,
-            depth: perf.depth,
+            size: perf.size.map_or(4096, |size| size.0 as usize),
+            interval: perf.interval.map(|interval| interval.0),
+            depth: perf.depth(),
             connections: perf.connections,
             cores: cores.clone(),
             duration,
@@ -156,8 +152,10 @@ impl Plan {
             placement: perf.placement.unwrap_or_default().into(),
             reply_mode: perf.reply_mode.unwrap_or_default().into(),
             continuation: perf.continuation.unwrap_or(EngineConfig::default().continuation),
-        };
-        let scenarios: Vec<Scenario> = sizes.into_iter().map(scenario).collect();
+            ..Scenario::default()
+        });
+        let along = Along::of(perf.all, perf.curve, &scenario);
+        let scenarios = along.points(&scenario, size_max(operation));
         scenarios.iter().try_for_each(room::check)?;
 
         let set: CoreSet = cores.iter().copied().map(CoreId).collect();
@@ -169,7 +167,7 @@ impl Plan {
             finding.repair = repair::typed(&finding.repair).into_owned();
         }
         let (url, directory) = (perf.url.clone(), perf.directory.clone());
-        Ok(Plan { scenarios, url, directory, cores, nodes, poll, findings, notes })
+        Ok(Plan { scenarios, along, url, directory, cores, nodes, poll, findings, notes })
     }
 
     /// How one measures, as on a command line: `read`, `null`, …
@@ -181,15 +179,16 @@ impl Plan {
 /// Refuses what makes no sense, whatever the machine is like.
 fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure> {
     let refuse = |text: std::fmt::Arguments<'_>| Err(CommandFailure::usage(text));
+    let depth = perf.depth();
     if !operation.has_size() && (perf.all || perf.size.is_some()) {
         let flag = if perf.all { "--all" } else { "--size" };
         return refuse(format_args!(
-            "{flag}: it goes with read, write, echo and reply; the others move no data"
+            "{flag}: it goes with read, write, echo, reply and mix; the others move no data"
         ));
     }
     if perf.paired && (perf.fabric != FabricName::Shm || !operation.has_file()) {
         return refuse(format_args!(
-            "--paired: it goes with read, write and getattr over shm, whose files have a core of their own"
+            "--paired: it goes with read, write, getattr and mix over shm, whose files have a core of their own"
         ));
     }
     let is_others = perf.url.is_some() && operation.has_file();
@@ -197,8 +196,8 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
     if let Some(size) = perf.size.filter(|size| !(1..=size_max).contains(&size.0)) {
         return refuse(format_args!("--size {size}: it must be 1 B to {}", Size(size_max)));
     }
-    if !(1..=DEPTH_MAX).contains(&perf.depth) {
-        return refuse(format_args!("--depth {}: it must be 1 to {DEPTH_MAX}", perf.depth));
+    if !(1..=DEPTH_MAX).contains(&depth) {
+        return refuse(format_args!("--depth {depth}: it must be 1 to {DEPTH_MAX}"));
     }
     if !(1..=CONNECTIONS_MAX).contains(&perf.connections) {
         return refuse(format_args!("--connections {}: it must be 1 to {CONNECTIONS_MAX}", perf.connections));
@@ -211,7 +210,14 @@ fn check(perf: &Perf, operation: MeasuredOperation) -> Result<(), CommandFailure
     if perf.duration.is_some_and(|duration| duration.0.is_zero()) {
         return refuse(format_args!("--duration 0: it must be more, for example 50ms"));
     }
-    if perf.touch && operation != MeasuredOperation::Read {
+    if perf.interval.is_some_and(|interval| interval.0 < INTERVAL_MIN) {
+        return refuse(format_args!("--interval: it must be 1ms or more, for example 1s"));
+    }
+    if perf.curve && perf.load.rate.is_none() && depth == 1 {
+        return refuse(format_args!("--curve: say how far: the largest depth (-q 64) or rate (--rate 1M)"));
+    }
+    perf.load.check(operation, perf.size.map_or(4096, |size| size.0), perf.connections)?;
+    if perf.touch && !matches!(operation, MeasuredOperation::Read | MeasuredOperation::Mix) {
         return refuse(format_args!("--touch: it goes with read, whose data the client gets"));
     }
     if perf.reply_mode.is_some() && operation != MeasuredOperation::Reply {

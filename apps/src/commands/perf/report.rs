@@ -2,99 +2,21 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
-use stag::runtime::environment::Finding;
-use stag_bench::opened::DeviceFacts;
-use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
-use stag_bench::{BareLimits, Figures, MachineLimits, Spread, TcpLimits};
+use stag_bench::rounds::{IntervalFigures, Percentiles};
+use stag_bench::run::{BareRatios, TcpRatios};
+use stag_bench::{BareLimits, Figures, Scenario, Spread, TcpLimits};
 
-use super::notes;
-use super::plan::{BUILD_PROFILE, Plan};
+use super::curve::Along;
+use super::plan::Plan;
 use super::requirement::{Verdict, beaten, rate, too_short};
+use super::{load, notes};
 use crate::failure::CommandFailure;
 use crate::output::{Colour, Output};
 use crate::values::{Size, Time};
 use crate::wrapped::{columns, wrapped};
 
-/// The object of `--json`, one for each size. A figure is `median`, `min`, `max`, and `count` of rounds.
-#[derive(Serialize)]
-struct Measured<'a> {
-    operation: &'static str,
-    /// Null for those that move no data.
-    size: Option<usize>,
-    depth: usize,
-    connections: usize,
-    /// Cores of the clients, the server's last.
-    cores: &'a [usize],
-    nodes: &'a [u32],
-    poll: String,
-    /// Null for a server of our own.
-    url: Option<String>,
-    touch: bool,
-    pages: &'a str,
-    /// Cargo's profile that built this program: `dist` is the fastest.
-    build: &'a str,
-    notes: Vec<String>,
-    findings: Vec<Found<'a>>,
-    inline_threshold_call: u32,
-    inline_threshold_reply: u32,
-    credits_granted: u32,
-    calls: u64,
-    calls_per_second: Spread,
-    bytes_per_second: Spread,
-    /// Null if no round had a Call.
-    latency_ns: Option<Latency>,
-    /// What else ran on the machine; the figures are of no use if `disturbed`.
-    disturbed: bool,
-    disturbance: &'a stag_bench::Disturbance,
-    /// Rounds without Calls.
-    rounds_empty: usize,
-    client_copied_bytes_per_call: f64,
-    /// Null of a server that is not our own.
-    server_copied_bytes_per_call: Option<f64>,
-    /// Null on one core.
-    limits: Option<&'a MachineLimits>,
-    ratios: Option<&'a Ratios>,
-    /// `shm`, `iwarp`, `verbs`.
-    fabric: stag_bench::MeasuredFabric,
-    /// Null but over verbs.
-    device: Option<&'a DeviceFacts>,
-    /// Null but over iwarp.
-    crc: Option<bool>,
-    /// Null but over iwarp.
-    congestion_control: Option<&'a str>,
-    /// Null but over iwarp, and on one core.
-    tcp_limits: Option<&'a TcpLimits>,
-    tcp_ratios: Option<&'a TcpRatios>,
-    /// Null but over verbs with a server of our own, and on one core.
-    bare_limits: Option<&'a BareLimits>,
-    bare_ratios: Option<&'a BareRatios>,
-    /// Buffers that our own server did not get back.
-    leaked: usize,
-    /// Replies that the client read of the server's memory, and those in its own Reply chunk, for each Call; null but of `reply`.
-    replies_pulled_per_call: Option<f64>,
-    reply_chunks_per_call: Option<f64>,
-    /// Round trips of a Call: 1, and 1 more for each Reply that is read; null but of `reply`.
-    round_trips: Option<f64>,
-    /// Entries that a READDIRPLUS returned; null but of `readdirplus`.
-    entries_per_call: Option<f64>,
-    requirements: &'a [Verdict],
-}
-
-/// Something that spoils the measurement.
-#[derive(Serialize)]
-struct Found<'a> {
-    what: &'a str,
-    found: &'a str,
-    why: &'a str,
-    repair: &'a str,
-}
-
-impl<'a> From<&'a Finding> for Found<'a> {
-    fn from(finding: &'a Finding) -> Found<'a> {
-        Found { what: finding.what, found: &finding.found, why: finding.why, repair: &finding.repair }
-    }
-}
+/// Columns of a report at most: those of the usual terminal.
+const REPORT_COLUMNS: usize = 80;
 
 /// Says what was chosen.
 pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
@@ -112,11 +34,33 @@ pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure
         Some(count) => format!("{count} Calls"),
         None => Time(scenario.duration).to_string(),
     };
+    let most = &plan.scenarios[plan.scenarios.len() - 1];
+    let depth =
+        if plan.along == Along::Depth { format!("{depth} to {}", most.depth) } else { depth.to_string() };
     let touch = if scenario.touch { ", the reader reads every line" } else { "" };
-    out.line(format_args!(
-        "load       {}, depth {depth}, connections {connections}{touch}; {repeat} rounds of {length}",
-        plan.operation()
-    ))?;
+    let what = match &scenario.mix[..] {
+        [] => plan.operation().to_owned(),
+        shares => {
+            let parts = shares.iter().map(|share| format!("{} {}", share.operation.name(), share.weight));
+            format!("mix of {}", parts.collect::<Vec<_>>().join(", "))
+        }
+    };
+    let load =
+        format!("{what}, depth {depth}, connections {connections}{touch}; {repeat} rounds of {length}");
+    out.line(wrapped("load       ", &load, REPORT_COLUMNS))?;
+    if let Some(arrivals) = most.arrivals {
+        let spacing = match arrivals.spacing {
+            stag_bench::Spacing::Poisson => "poisson",
+            stag_bench::Spacing::Constant => "constant gaps",
+        };
+        out.line(format_args!(
+            "arrivals   open loop, up to {} ({spacing}); latency from the intended start",
+            rate(arrivals.rate)
+        ))?;
+    }
+    if let Some(data) = load::data(scenario) {
+        out.line(wrapped("data       ", &data, REPORT_COLUMNS))?;
+    }
     for note in &plan.notes {
         out.line(warning(note))?;
     }
@@ -126,23 +70,32 @@ pub(super) fn chosen(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure
     out.flush()
 }
 
-/// Says what was found for one size.
+/// Says what was found at one point. `is_any_disturbed`: this one, or one before.
 pub(super) fn measured(
     plan: &Plan,
     index: usize,
     figures: &Figures,
     requirements: &[Verdict],
+    is_any_disturbed: bool,
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
-    out.object(&object(plan, index, figures, requirements))?;
     let is_table = plan.scenarios.len() > 1;
     if index == 0 {
         engine(figures, out)?;
-        heading(out)?;
+        heading(plan, out)?;
     }
     row(plan, figures, out)?;
+    if !is_table {
+        below(figures, out)?;
+    }
     if is_table {
         if index + 1 == plan.scenarios.len() {
+            if is_any_disturbed {
+                out.line(
+                    Colour::Red
+                        .of(&warning("!: other programs ran on these cores; this row is not measured")),
+                )?;
+            }
             limits(plan, figures, true, out)?;
         }
     } else {
@@ -153,67 +106,6 @@ pub(super) fn measured(
         out.line(format_args!("{} {verdict}", colour.of(&format!("{:<12}", verdict.word()))))?;
     }
     out.flush()
-}
-
-fn object<'a>(
-    plan: &'a Plan,
-    index: usize,
-    figures: &'a Figures,
-    requirements: &'a [Verdict],
-) -> Measured<'a> {
-    let scenario = &plan.scenarios[index];
-    let is_measured = figures.latency_ns.is_some();
-    let is_reply = scenario.operation == stag_bench::MeasuredOperation::Reply;
-    Measured {
-        operation: plan.operation(),
-        size: scenario.operation.has_size().then_some(scenario.size),
-        depth: scenario.depth,
-        connections: scenario.connections,
-        cores: &plan.cores,
-        nodes: &plan.nodes,
-        poll: plan.poll.to_string(),
-        url: plan.url.as_ref().map(ToString::to_string),
-        touch: scenario.touch,
-        pages: &figures.pages,
-        build: BUILD_PROFILE,
-        notes: plan
-            .notes
-            .iter()
-            .cloned()
-            .chain(notes::merged(&figures.notes))
-            .chain(notes::of_depth(figures))
-            .collect(),
-        findings: plan.findings.iter().map(Found::from).collect(),
-        inline_threshold_call: figures.inline_thresholds.0,
-        inline_threshold_reply: figures.inline_thresholds.1,
-        credits_granted: figures.credits_granted,
-        calls: figures.calls,
-        calls_per_second: figures.calls_per_second,
-        bytes_per_second: figures.bytes_per_second,
-        latency_ns: figures.latency_ns,
-        disturbed: figures.disturbance.disturbed,
-        disturbance: &figures.disturbance,
-        rounds_empty: figures.rounds_empty,
-        client_copied_bytes_per_call: figures.client_copied_bytes_per_call,
-        server_copied_bytes_per_call: figures.server_copied_bytes_per_call,
-        limits: figures.limits.as_ref(),
-        ratios: figures.ratios.as_ref().filter(|_| is_measured),
-        fabric: scenario.fabric,
-        device: figures.device.as_ref(),
-        crc: (scenario.fabric == stag_bench::MeasuredFabric::Iwarp).then_some(scenario.crc),
-        congestion_control: figures.congestion_control.as_deref(),
-        tcp_limits: figures.tcp_limits.as_ref(),
-        tcp_ratios: figures.tcp_ratios.as_ref().filter(|_| is_measured),
-        bare_limits: figures.bare_limits.as_ref(),
-        bare_ratios: figures.bare_ratios.as_ref().filter(|_| is_measured),
-        leaked: figures.buffers_leaked,
-        replies_pulled_per_call: is_reply.then_some(figures.replies_pulled_per_call),
-        reply_chunks_per_call: is_reply.then_some(figures.reply_chunks_per_call),
-        round_trips: is_reply.then_some(1.0 + figures.replies_pulled_per_call),
-        entries_per_call: (scenario.operation == stag_bench::MeasuredOperation::Readdirplus)
-            .then_some(figures.entries_per_call),
-        requirements,
-    }
 }
 
 /// What both ends agreed on, and what they stand on.
@@ -246,20 +138,55 @@ pub(super) fn warning(text: impl std::fmt::Display) -> String {
     wrapped("warning: ", &text.to_string(), columns())
 }
 
-fn heading(out: &mut Output) -> Result<(), CommandFailure> {
+/// One interval of a round.
+pub(super) fn interval(
+    scenario: &Scenario,
+    interval: &IntervalFigures,
+    out: &mut Output,
+) -> Result<(), CommandFailure> {
+    let [p50, p99, _, max] = percentiles(&interval.latency_ns);
+    let bandwidth = bandwidth(interval.bytes_per_second);
     out.line(format_args!(
-        "{:<9} {:>11} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9} {:>7} {:>11} {:>9}",
-        "size", "rate", "±", "GB/s", "p50", "p99", "p99.9", "max", "credits", "copied/Call", "× limit"
+        "round {}/{} {:>8.3} s {:>10} {bandwidth:>6} GB/s  p50 {p50:>8} p99 {p99:>8} max {max:>8}",
+        interval.round,
+        scenario.repeat,
+        interval.at_s,
+        rate(interval.calls_per_second),
+    ))?;
+    out.flush()
+}
+
+/// p50, p99, p99.9 and the maximum.
+fn percentiles(latency: &Percentiles) -> [String; 4] {
+    let time = |found: Option<f64>| found.map_or("-".to_owned(), |found| nanoseconds(found).to_string());
+    [latency.p50, latency.p99, latency.p999, latency.max].map(time)
+}
+
+fn bandwidth(bytes_per_second: f64) -> String {
+    if bytes_per_second == 0.0 { "-".to_owned() } else { format!("{:.2}", bytes_per_second / 1e9) }
+}
+
+fn heading(plan: &Plan, out: &mut Output) -> Result<(), CommandFailure> {
+    out.line(format_args!(
+        "{:<11} {:>10} {:>4} {:>6} {:>8} {:>8} {:>8} {:>8} {:>7}",
+        plan.along.heading(),
+        "rate",
+        "±",
+        "GB/s",
+        "p50",
+        "p99",
+        "p99.9",
+        "max",
+        "× limit"
     ))
 }
 
 fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFailure> {
     let scenario = &figures.scenario;
-    let size = if scenario.operation.has_size() {
-        Size(scenario.size as u64).to_string()
-    } else {
-        plan.operation().to_owned()
-    };
+    let point = plan.along.label(scenario).unwrap_or_else(|| match scenario.operation.has_size() {
+        true => Size(scenario.size as u64).to_string(),
+        false => plan.operation().to_owned(),
+    });
     let latency = figures.latency_ns.as_ref();
     let [p50, p99, p999, max] = [
         latency.and_then(|latency| latency.p50),
@@ -268,24 +195,31 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
         latency.map(|latency| latency.max),
     ]
     .map(|spread| spread.map_or("-".to_owned(), |spread| time(spread).to_string()));
-    let bandwidth = match figures.bytes_per_second.median {
-        0.0 => "-".to_owned(),
-        bytes => format!("{:.2}", bytes / 1e9),
-    };
-    // Both ends' where both are ours.
-    let copied = figures.client_copied_bytes_per_call + figures.server_copied_bytes_per_call.unwrap_or(0.0);
+    let bandwidth = bandwidth(figures.bytes_per_second.median);
     let ratio = main(figures).filter(|_| figures.latency_ns.is_some());
     let ratio = ratio.map_or("-".to_owned(), |(_, ratio)| format!("{:.2}", ratio.median));
+    let mark = if plan.along != Along::Nothing && figures.disturbance.disturbed { "!" } else { "" };
     out.line(format_args!(
-        "{size:<9} {:>11} {:>5.0}% {bandwidth:>9} {p50:>9} {p99:>9} {p999:>9} {max:>9} {:>7} {copied:>11.0} {ratio:>9}",
+        "{point:<11} {:>10} {:>3.0}% {bandwidth:>6} {p50:>8} {p99:>8} {p999:>8} {max:>8} {ratio:>7}{mark}",
         rate(figures.calls_per_second.median),
         figures.calls_per_second.percent(),
-        figures.credits_granted,
     ))?;
+    let is_table = plan.along != Along::Nothing;
+    for share in &figures.mix {
+        let [p50, p99, p999, max] = percentiles(&share.latency_ns);
+        let part = 100.0 * share.calls as f64 / figures.calls.max(1) as f64;
+        out.line(format_args!(
+            "  {:<9} {part:>9.1}% {:>4} {:>6} {p50:>8} {p99:>8} {p999:>8} {max:>8}",
+            share.operation.name(),
+            "",
+            ""
+        ))?;
+    }
     if scenario.operation == stag_bench::MeasuredOperation::Reply {
         let (pulled, chunks) = (figures.replies_pulled_per_call, figures.reply_chunks_per_call);
         out.line(format_args!(
-            "           {:.2} round trips a Call: {:.0} % of the Replies read of the server's memory, {:.0} % in a Reply chunk",
+            "           {:.2} round trips a Call: {:.0} % of the Replies read of the server's\n           \
+             memory, {:.0} % in a Reply chunk",
             1.0 + pulled,
             100.0 * pulled,
             100.0 * chunks,
@@ -298,10 +232,15 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
             rate(entries * figures.calls_per_second.median)
         ))?;
     }
-    if let Some(problem) = figures.disturbance.describe() {
+    if let Some(open) = &figures.open_loop {
+        starts(figures, open, out)?;
+    }
+    if let Some(problem) = figures.disturbance.describe().filter(|_| !is_table) {
         out.line(Colour::Red.of(&warning(problem)))?;
     }
-    let ratio = main(figures).and_then(|(name, ratio)| Some((name, beaten(name, ratio.median)?)));
+    let ratio = main(figures)
+        .filter(|_| !is_table)
+        .and_then(|(name, ratio)| Some((name, beaten(name, ratio.median)?)));
     if let (Some((name, problem)), Some(_)) = (ratio, latency) {
         out.line(Colour::Red.of(&warning(format_args!("{name} is not measured: {problem}"))))?;
     }
@@ -309,6 +248,54 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
         Some(problem) => out.line(warning(problem)),
         None => Ok(()),
     }
+}
+
+/// What became of Calls that start by the clock, if not all were in time.
+fn starts(
+    figures: &Figures,
+    open: &stag_bench::rounds::OpenLoopFigures,
+    out: &mut Output,
+) -> Result<(), CommandFailure> {
+    let share = 100.0 * open.late_starts as f64 / figures.calls.max(1) as f64;
+    if open.late_starts > 0 {
+        out.line(format_args!(
+            "           {} Calls ({share:.1} %) started late, up to {}; {} never did",
+            open.late_starts,
+            nanoseconds(open.start_delay_max_ns),
+            open.never_started
+        ))?;
+    }
+    // Of a Poisson process of n starts, the count scatters by its root.
+    let scatter = 4.0 / (open.rate * figures.scenario.duration.as_secs_f64()).max(1.0).sqrt();
+    if figures.scenario.count.is_none() && figures.calls_per_second.median < open.rate * (0.98 - scatter) {
+        out.line(warning(format_args!(
+            "{} asked for, {} done: latencies are those of a queue that grows for as long as a round lasts",
+            rate(open.rate),
+            rate(figures.calls_per_second.median)
+        )))?;
+    }
+    Ok(())
+}
+
+/// What a Call costs, below the row of a single point.
+fn below(figures: &Figures, out: &mut Output) -> Result<(), CommandFailure> {
+    // Both ends' where both are ours.
+    let copied = figures.client_copied_bytes_per_call + figures.server_copied_bytes_per_call.unwrap_or(0.0);
+    let cpu = &figures.cpu;
+    let end = |name: &str, all: Spread, busy: Spread| {
+        format!("{name} {} (busy {})", nanoseconds(all.median), nanoseconds(busy.median))
+    };
+    let mut ends = vec![end("client", cpu.client_ns_per_call, cpu.client_busy_ns_per_call)];
+    ends.extend(
+        cpu.server_ns_per_call.zip(cpu.server_busy_ns_per_call).map(|(all, busy)| end("server", all, busy)),
+    );
+    if figures.latency_ns.is_some() {
+        out.line(format_args!("CPU a Call {}", ends.join(", ")))?;
+    }
+    out.line(format_args!(
+        "           {} credits granted, {copied:.0} octets copied a Call",
+        figures.credits_granted
+    ))
 }
 
 /// The limit that counts most for a scenario: its name, and the ratio to it.
@@ -354,7 +341,8 @@ fn limits(
     }
     if figures.scenario.fabric == stag_bench::MeasuredFabric::Verbs && figures.scenario.server.is_some() {
         return out.line(
-            "\nlimits     not measured to another server; ib_send_lat, ib_write_bw and ib_read_bw measure the path to it",
+            "\nlimits     not measured to another server; ib_send_lat, ib_write_bw and\n           \
+             ib_read_bw measure the path to it",
         );
     }
     let (Some(limits), Some(ratios)) = (&figures.limits, &figures.ratios) else {
@@ -392,10 +380,10 @@ fn tcp_limits(
     limits_heading(figures, is_last_of_many, out)?;
     let trip = limits.round_trip_ns;
     let ratio = ("latency/tcp", ratios.latency_to_tcp);
-    limit_line("TCP ping-pong of the octets of a NULL", &time(trip).to_string(), trip, Some(ratio), out)?;
+    limit_line("TCP ping-pong of a NULL's octets", &time(trip).to_string(), trip, Some(ratio), out)?;
     if let (Some(calls), Some(ratio)) = (limits.calls_per_second, ratios.rate_to_tcp) {
         let depth = figures.scenario.depth * figures.scenario.connections;
-        let what = format!("TCP of the Calls' octets, batched, depth {depth}");
+        let what = format!("batched TCP of the Calls, depth {depth}");
         limit_line(&what, &rate(calls.median), calls, Some(("rate/tcp", ratio)), out)?;
     }
     let moves = matches!(
@@ -404,7 +392,7 @@ fn tcp_limits(
     );
     for (what, stream, crc) in [
         ("TCP stream of 1 MiB messages", limits.stream, false),
-        ("the same, CRC32C computed at both ends", limits.stream_crc, true),
+        ("the same, CRC32C at both ends", limits.stream_crc, true),
     ] {
         let ratio = (moves && crc == figures.scenario.crc).then_some(("stream", ratios.bytes_to_stream));
         limit_line(what, &format!("{:.2} GB/s", stream.median / 1e9), stream, ratio, out)?;
@@ -442,7 +430,7 @@ fn limits_heading(figures: &Figures, is_last_of_many: bool, out: &mut Output) ->
         out.line(format_args!("× limit is {name}; at the last size:"))?;
     }
     out.line(format_args!(
-        "{:<40} {:>12} {:>6}   {:<14} {:>7} {:>6}",
+        "{:<36} {:>10} {:>5}  {:<12} {:>6} {:>5}",
         "limit of these two cores", "", "±", "ratio to it", "", "±"
     ))
 }
@@ -455,12 +443,16 @@ fn limit_line(
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
     let ratio = ratio.map_or(String::new(), |(name, ratio)| match ratio.count {
-        0 => format!("   {name:<14} {:>7} {:>6}", "-", "-"),
-        _ => format!("   {name:<14} {:>7.2} {:>5.0}%", ratio.median, ratio.percent()),
+        0 => format!("  {name:<12} {:>6} {:>5}", "-", "-"),
+        _ => format!("  {name:<12} {:>6.2} {:>4.0}%", ratio.median, ratio.percent()),
     });
-    out.line(format_args!("{what:<40} {limit:>12} {:>5.0}%{ratio}", spread.percent()))
+    out.line(format_args!("{what:<36} {limit:>10} {:>4.0}%{ratio}", spread.percent()))
 }
 
-fn time(nanoseconds: Spread) -> Time {
-    Time(Duration::from_nanos(nanoseconds.median as u64))
+fn time(found: Spread) -> Time {
+    nanoseconds(found.median)
+}
+
+fn nanoseconds(found: f64) -> Time {
+    Time(Duration::from_nanos(found as u64))
 }

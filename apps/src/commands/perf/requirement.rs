@@ -292,7 +292,7 @@ pub(super) fn too_short(figures: &Figures) -> Option<String> {
 }
 
 /// Calls a second for people.
-pub(super) fn rate(per_second: f64) -> String {
+pub(crate) fn rate(per_second: f64) -> String {
     match per_second {
         1e6.. => format!("{:.2} M/s", per_second / 1e6),
         1e3.. => format!("{:.1} k/s", per_second / 1e3),

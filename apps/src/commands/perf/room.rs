@@ -68,12 +68,13 @@ fn check_memory(scenario: &Scenario) -> Result<(), CommandFailure> {
     let wanted = memory_len(scenario);
     match available() {
         Some(available) if wanted > available / 4 * 3 => Err(CommandFailure::usage(format_args!(
-            "--depth {}, --connections {}, --size {}, --inline-threshold {}: together they take {} of the {} of memory \
+            "--depth {}, --connections {}, --size {}, --inline-threshold {}{}: together they take {} of the {} of memory \
              that is available; lower one of them",
             scenario.depth,
             scenario.connections,
             Size(scenario.size as u64),
             Size(scenario.inline_threshold.into()),
+            scenario.working_set.map_or(String::new(), |set| format!(", --working-set {}", Size(set))),
             Size(wanted),
             Size(available),
         ))),
@@ -81,8 +82,8 @@ fn check_memory(scenario: &Scenario) -> Result<(), CommandFailure> {
     }
 }
 
-/// Octets that both ends take, about: at most three blocks for each Call outstanding, the messages, and the tables of both ends
-/// of each connection.
+/// Octets that both ends take, about: the files, two blocks for each Call outstanding, the messages, and the tables of both ends of
+/// each connection.
 fn memory_len(scenario: &Scenario) -> u64 {
     let config = engine_config(scenario);
     let clients = scenario.client_cores().len() as u64;
@@ -96,7 +97,9 @@ fn memory_len(scenario: &Scenario) -> u64 {
         MeasuredFabric::Verbs => Verbs::queue_pair_len(&capacity),
     };
     let tables = 2 * (queue_pair + config.connection_len()) as u64;
-    3 * scenario.depth as u64 * connections * block
+    // The server's own; those of another one are its matter.
+    let files = if scenario.server.is_none() { scenario.files_len() as u64 } else { 0 };
+    (files + 2 * scenario.depth as u64 * block) * connections
         + (1 + clients) * messages
         + connections * tables
         + (32 << 20)

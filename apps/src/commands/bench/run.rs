@@ -1,0 +1,240 @@
+//! `stag bench run`: the figures of scenarios, each by a `stag perf` of its own.
+
+use std::env;
+use std::fs;
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::Value;
+
+use super::results::{BenchFigure, BenchResults, SCHEMA};
+use super::scenario::{Scenario, ScenarioFigure, ScenarioServer};
+use crate::commands::perf::environment::RunEnvironment;
+use crate::demo::server::{Server, ServerConfig};
+use crate::failure::CommandFailure;
+use crate::output::{Colour, Output};
+use crate::values::Poll;
+use crate::wrapped::{columns, wrapped};
+
+/// Takes the figures of scenarios
+#[derive(Debug, Args)]
+#[command(after_help = "A figure that is missed is said; status 1: one could not be taken\n\
+                        Examples: stag bench run bench/scenarios/shm.toml -o new.json\n          \
+                        stag bench run bench/scenarios/*.toml --repeat 15")]
+pub(super) struct Run {
+    /// Files that say which figures to take
+    #[arg(required = true, value_name = "SCENARIO")]
+    scenarios: Vec<PathBuf>,
+    /// Where the results are kept, as JSON
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Rounds of each figure
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repeat: u32,
+    /// Only figures whose name has this text
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+}
+
+impl Run {
+    /// Runs it.
+    pub(super) fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+        let environment = RunEnvironment::now();
+        let scenarios: Vec<Scenario> =
+            self.scenarios.iter().map(|path| Scenario::read(path)).collect::<Result<_, _>>()?;
+        let is_wanted = |figure: &ScenarioFigure| {
+            self.only.as_ref().is_none_or(|part| figure.name.to_lowercase().contains(&part.to_lowercase()))
+        };
+        let count =
+            scenarios.iter().flat_map(|scenario| &scenario.figures).filter(|it| is_wanted(it)).count();
+        if count == 0 {
+            return Err(CommandFailure::usage("no figure is of that name; see the scenario's file"));
+        }
+        // It fails before minutes of measuring, not behind them.
+        if let Some(path) = &self.output {
+            write(path, "")?;
+        }
+        let bar = progress(count, out);
+        let mut results = BenchResults {
+            schema: SCHEMA,
+            environment: serde_json::to_value(&environment).map_err(CommandFailure::run)?,
+            ..BenchResults::default()
+        };
+        for scenario in &scenarios {
+            bar.suspend(|| {
+                out.line(wrapped(&format!("{}: ", scenario.name), &scenario.about, columns().min(120)))?;
+                out.flush()
+            })?;
+            let mut server: Option<Result<ScenarioRun, CommandFailure>> = None;
+            for figure in scenario.figures.iter().filter(|figure| is_wanted(figure)) {
+                bar.set_message(figure.name.clone());
+                bar.tick();
+                let url = match &scenario.server {
+                    Some(config) if figure.server => {
+                        let server = server.get_or_insert_with(|| ScenarioRun::start(config));
+                        server.as_ref().map(|server| Some(server.url(config))).map_err(ToString::to_string)
+                    }
+                    _ => Ok(None),
+                };
+                let taken = url.and_then(|url| self.take(figure, url));
+                let (points, error) = match taken {
+                    Ok(points) => (points, None),
+                    Err(error) => (Vec::new(), Some(error)),
+                };
+                let (scenario, name) = (scenario.name.clone(), figure.name.clone());
+                let found = BenchFigure { scenario, name, points, error };
+                bar.suspend(|| tell(&found, out))?;
+                bar.inc(1);
+                results.figures.push(found);
+            }
+        }
+        bar.finish_and_clear();
+        if let Some(path) = &self.output {
+            let text = serde_json::to_string(&results).map_err(CommandFailure::run)?;
+            write(path, &(text + "\n"))?;
+            out.line(format_args!("results    {}", path.display()))?;
+        }
+        out.object(&results)?;
+        match results.figures.iter().filter(|figure| figure.error.is_some()).count() {
+            0 => Ok(()),
+            failed => {
+                Err(CommandFailure::run(format_args!("{failed} of {count} figures could not be taken")))
+            }
+        }
+    }
+
+    /// Takes one figure: the objects of `stag perf`, or why there are none.
+    fn take(&self, figure: &ScenarioFigure, url: Option<String>) -> Result<Vec<Value>, String> {
+        let mut words = figure.perf.split_ascii_whitespace().map(str::to_owned);
+        let operation = words.next();
+        let rounds = ["--repeat".to_owned(), self.repeat.to_string()];
+        let wanted = figure.require.iter().flat_map(|wanted| ["--require".to_owned(), wanted.clone()]);
+        take(operation.into_iter().chain(url).chain(words).chain(rounds).chain(wanted))
+    }
+}
+
+/// Runs `stag perf` with these arguments: its objects, or why there are none.
+pub(super) fn take(words: impl Iterator<Item = String>) -> Result<Vec<Value>, String> {
+    let own = env::current_exe().map_err(|error| format!("this program's path: {error}"))?;
+    let output = Command::new(own).args(["--json", "perf"]).args(words).output();
+    let output = output.map_err(|error| format!("stag perf does not start: {error}"))?;
+    let lines = String::from_utf8_lossy(&output.stdout).into_owned();
+    let points: Vec<Value> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    // Status 1 is a missed requirement, too: what counts is whether there are figures.
+    match points.iter().all(|point| point["calls"].as_u64().is_some_and(|calls| calls > 0)) {
+        true if !points.is_empty() => Ok(points),
+        _ => {
+            let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
+            let last = complaint.lines().last().unwrap_or("it said nothing").to_owned();
+            // With --json its complaints are objects.
+            let object: Value = serde_json::from_str(&last).unwrap_or_default();
+            Err(object["message"].as_str().map_or(last, str::to_owned))
+        }
+    }
+}
+
+/// The server of a scenario while its figures are taken, and its folder.
+struct ScenarioRun {
+    server: Server,
+    // Removed behind the server.
+    _folder: Folder,
+}
+
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+impl ScenarioRun {
+    fn start(config: &ScenarioServer) -> Result<ScenarioRun, CommandFailure> {
+        let name = format!("stag-bench-{}", std::process::id());
+        let folder = Folder(config.directory.join(&name));
+        let fail =
+            |error: std::io::Error| CommandFailure::run(format_args!("{}: {error}", folder.0.display()));
+        for inner in ["data", "state"] {
+            fs::create_dir_all(folder.0.join(inner)).map_err(fail)?;
+        }
+        let data = folder.0.join("data").display().to_string();
+        let server = Server::start(&ServerConfig {
+            url: format!("shm://{name}"),
+            export: config.export.replace("{directory}", &data),
+            memory: config.memory.0,
+            cores: Vec::new(),
+            poll: Poll::Busy,
+            state_dir: Some(folder.0.join("state")),
+        })?;
+        Ok(ScenarioRun { server, _folder: folder })
+    }
+
+    fn url(&self, config: &ScenarioServer) -> String {
+        format!("{}{}", self.server.ready["url"].as_str().unwrap_or_default(), config.path)
+    }
+}
+
+/// Says what was found: what was required of it, or its rate and median.
+fn tell(figure: &BenchFigure, out: &mut Output) -> Result<(), CommandFailure> {
+    let name = &figure.name;
+    if let Some(error) = &figure.error {
+        out.line(Colour::Red.of(&wrapped(&format!("{name:<38} "), &format!("FAILED: {error}"), columns())))?;
+        return out.flush();
+    }
+    for point in &figure.points {
+        let at = super::results::point_name(&figure.points, point);
+        let name = if at.is_empty() { name.clone() } else { format!("{name}, {at}") };
+        let text = verdict(point);
+        let colour = match text.split_once(' ') {
+            Some(("met", _)) => Some(Colour::Green),
+            Some(("MISSED", _)) => Some(Colour::Red),
+            Some(("not", _)) => Some(Colour::Yellow),
+            _ => None,
+        };
+        let line = wrapped(&format!("{name:<38} "), &text, columns());
+        out.line(colour.map_or(line.clone(), |colour| colour.of(&line)))?;
+    }
+    out.flush()
+}
+
+/// What one point came to, in a line.
+pub(super) fn verdict(point: &Value) -> String {
+    let is_disturbed = point["disturbed"] == true;
+    match &point["requirements"][0] {
+        Value::Null => {
+            let rate = point["calls_per_second"]["median"].as_f64().unwrap_or_default();
+            let p50 = point["latency_ns"]["p50"]["median"].as_f64();
+            let p50 = p50.map_or("-".to_owned(), |p50| format!("{:.1} us", p50 / 1e3));
+            let note = if is_disturbed { "; disturbed" } else { "" };
+            format!("{rate:.0} /s, p50 {p50}{note}")
+        }
+        wanted => {
+            let text = |name: &str| wanted[name].as_str().unwrap_or_default().to_owned();
+            let word = match wanted["met"].as_bool() {
+                Some(true) => "met",
+                Some(false) => "MISSED",
+                None => "not measured",
+            };
+            let reason = wanted["reason"].as_str().map_or(String::new(), |reason| format!(", but {reason}"));
+            format!("{word:<12} {}: {} found{reason}", text("wanted"), text("text"))
+        }
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<(), CommandFailure> {
+    fs::write(path, text).map_err(|error| CommandFailure::run(format_args!("{}: {error}", path.display())))
+}
+
+/// A bar for the figures on a terminal, nothing elsewhere.
+fn progress(count: usize, out: &Output) -> ProgressBar {
+    if !std::io::stderr().is_terminal() || out.json() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(count as u64);
+    let style = ProgressStyle::with_template("figure {pos}/{len} {wide_bar} {msg} ETA {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
