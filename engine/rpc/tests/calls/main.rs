@@ -11,3 +11,4 @@ mod handover;
 mod life;
 mod observed;
 mod panics;
+mod pulled;

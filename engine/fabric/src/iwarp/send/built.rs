@@ -179,6 +179,21 @@ impl Built {
         mpa::fpdu_len(ulpdu_len)
     }
 
+    /// Makes an FPDU of headers alone, and returns its octets. There is room (see [`Built::has_room`]).
+    #[inline]
+    pub(super) fn push_request<const HEAD: usize>(&mut self, head: &[u8; HEAD], crc: bool) -> usize {
+        let fpdu = &mut self.octets[self.len..][..mpa::fpdu_len(HEAD)];
+        let (covered, trailer) = fpdu.split_at_mut(mpa::fpdu_len(HEAD) - mpa::CRC_LEN);
+        covered[..mpa::LENGTH_LEN].copy_from_slice(&(HEAD as u16).to_be_bytes());
+        covered[mpa::LENGTH_LEN..][..HEAD].copy_from_slice(head);
+        covered[mpa::LENGTH_LEN + HEAD..].fill(0);
+        let sum = if crc { crc32c(covered) } else { 0 };
+        trailer.copy_from_slice(&sum.to_le_bytes());
+        self.len += mpa::fpdu_len(HEAD);
+        self.count += 1;
+        mpa::fpdu_len(HEAD)
+    }
+
     /// Where the next message with memory behind it is built. There is room (see [`Built::has_room_to_gather`]).
     #[inline]
     pub(super) fn gather_space(&mut self) -> &mut [u8] {
