@@ -6,14 +6,16 @@
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.
 
+use std::time::Duration;
+
 use stag_fabric::{
     Handle, MemoryInReach, PlainMessage, Provider, ReadRequest, RemoteSegment, ScatteredMessage, TakeShown,
     Taken, WholeMessage,
 };
 use stag_proto::responder::ResponderCallId;
-use stag_wire::rpc::{CallHeader, NullCall, OpaqueAuth, emit_success};
+use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
-use stag_wire::xdr::{Reader, Reduced, Writer};
+use stag_wire::xdr::{Reduced, Writer};
 
 use crate::carried::{CarriedChunk, CarriedRoom, Destination};
 use crate::connection::Connection;
@@ -189,16 +191,22 @@ struct ShownChunk<'a> {
 enum ChunkSource<'a> {
     /// The peer's memory.
     Peer(&'a mut dyn MemoryInReach),
-    /// It was read. The Call is in process since then, and holds these pages.
-    Read { id: ResponderCallId, pages: usize },
+    /// It was read. The Call came then, is in process since, and holds these pages.
+    Read { id: ResponderCallId, came: Option<Duration>, pages: usize },
 }
 
 /// What a Call that is shown may have: a chunk, or `()`.
 trait MayHaveChunk<'a> {
     fn get(&mut self) -> Option<&mut ShownChunk<'a>>;
+    fn peek(&self) -> Option<&ShownChunk<'a>>;
 }
 
 impl<'a> MayHaveChunk<'a> for () {
+    #[inline(always)]
+    fn peek(&self) -> Option<&ShownChunk<'a>> {
+        None
+    }
+
     #[inline(always)]
     fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
         None
@@ -206,6 +214,11 @@ impl<'a> MayHaveChunk<'a> for () {
 }
 
 impl<'a> MayHaveChunk<'a> for ShownChunk<'a> {
+    #[inline(always)]
+    fn peek(&self) -> Option<&ShownChunk<'a>> {
+        Some(self)
+    }
+
     #[inline(always)]
     fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
         Some(self)
@@ -215,9 +228,9 @@ impl<'a> MayHaveChunk<'a> for ShownChunk<'a> {
 impl<'a, K: MayHaveChunk<'a>> Shown<'a, K> {
     /// The Call in process whose data was read meanwhile, and the pages that it holds.
     #[inline(always)]
-    fn begun(&mut self) -> Option<(ResponderCallId, usize)> {
-        match self.chunk.get()?.source {
-            ChunkSource::Read { id, pages } => Some((id, pages)),
+    fn begun(&self) -> Option<(ResponderCallId, usize)> {
+        match self.chunk.peek()?.source {
+            ChunkSource::Read { id, pages, .. } => Some((id, pages)),
             ChunkSource::Peer(_) => None,
         }
     }
@@ -343,6 +356,14 @@ impl<'a, K: MayHaveChunk<'a>> Arrival<EngineState> for Shown<'a, K> {
     #[inline(always)]
     fn meet(&mut self, caller: &Caller<'_>) {
         self.serving.host.note(caller);
+    }
+
+    #[inline(always)]
+    fn since(&self) -> Option<Duration> {
+        match self.chunk.peek()?.source {
+            ChunkSource::Read { came, .. } => came,
+            ChunkSource::Peer(_) => None,
+        }
     }
 
     #[inline(always)]
@@ -587,7 +608,8 @@ impl Serving {
             let reduced = [reduced_by(read)];
             let arrived = Arrived { origin, stream: &pull.stream, reduced: &reduced };
             let call = Single { xid, credits: requested, chunk };
-            let chunk = ShownChunk { call, source: ChunkSource::Read { id, pages: pull.held }, header };
+            let source = ChunkSource::Read { id, came: pull.came, pages: pull.held };
+            let chunk = ShownChunk { call, source, header };
             let mut shown = Shown { serving: &mut *self, xid, requested, chunk, space, held: None };
             taken = serve(
                 &mut Pass { core: state, services },
@@ -675,11 +697,13 @@ pub(crate) fn xid_of_stream(stream: &[u8]) -> u32 {
 /// Whether a Call is one whose arguments may be in a chunk, as far as its header says.
 #[inline]
 fn has_eligible_arguments<S: Services>(services: &S, stream: &[u8]) -> bool {
-    let header = CallHeader::parse_usual(&mut Reader::new(stream));
-    header.is_some_and(|CallHeader { program, version, procedure, .. }| {
-        let found = services.lookup(program, version, procedure);
-        matches!(found, Lookup::Found { procedure, .. } if procedure.eligible_arguments > 0)
-    })
+    // The xid, msg_type, RPC's own version, and what is called (RFC 5531 section 9).
+    let Some(words) = stream.first_chunk::<24>() else { return false };
+    let word = |at: usize| words.as_chunks().0.get(at).map_or(0, |word| u32::from_be_bytes(*word));
+    let found = services.lookup(word(3), word(4), word(5));
+    word(1) == 0
+        && word(2) == 2
+        && matches!(found, Lookup::Found { procedure, .. } if procedure.eligible_arguments > 0)
 }
 
 /// Where a chunk is in the peer's memory.

@@ -16,9 +16,15 @@ impl Crc {
     #[inline]
     pub(super) fn update(self, octets: &[u8]) -> Crc {
         #[cfg(target_arch = "x86_64")]
-        if std::arch::is_x86_feature_detected!("sse4.2") && std::arch::is_x86_feature_detected!("pclmulqdq") {
-            // SAFETY: the processor has both, as just asked (the answers are cached by std).
-            return Crc(unsafe { streams::update(self.0, octets) });
+        if std::arch::is_x86_feature_detected!("sse4.2") {
+            if octets.len() < streams::LEN_MIN {
+                // SAFETY: the processor has SSE4.2, as just asked (the answer is cached by std).
+                return Crc(unsafe { streams::in_one(self.0, octets) });
+            }
+            if std::arch::is_x86_feature_detected!("pclmulqdq") {
+                // SAFETY: the processor has both.
+                return Crc(unsafe { streams::in_three(self.0, octets) });
+            }
         }
         Crc(portable(self.0, octets))
     }
@@ -52,11 +58,22 @@ mod streams {
     /// The polynomial, the coefficient of x^31 in the lowest bit.
     const POLYNOMIAL: u32 = 0x82f6_3b78;
 
+    /// Words of a stream, of the shortest blocks.
+    const WORDS_MIN: usize = 10;
+
+    /// Octets from which on there are three streams.
+    pub(super) const LEN_MIN: usize = 3 * 8 * WORDS_MIN;
+
     #[target_feature(enable = "sse4.2,pclmulqdq")]
-    pub(super) fn update(state: u32, octets: &[u8]) -> u32 {
-        let (state, octets) = in_three::<168>(state, octets);
-        let (state, octets) = in_three::<42>(state, octets);
-        let (state, octets) = in_three::<10>(state, octets);
+    pub(super) fn in_three(state: u32, octets: &[u8]) -> u32 {
+        let (state, octets) = blocks::<168>(state, octets);
+        let (state, octets) = blocks::<42>(state, octets);
+        let (state, octets) = blocks::<WORDS_MIN>(state, octets);
+        in_one(state, octets)
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn in_one(state: u32, octets: &[u8]) -> u32 {
         let (words, rest) = octets.as_chunks::<8>();
         let mut crc = u64::from(state);
         for word in words {
@@ -67,7 +84,7 @@ mod streams {
 
     /// Takes blocks of three times `WORDS` words as long as there are such, and returns the rest.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
-    fn in_three<const WORDS: usize>(mut state: u32, mut octets: &[u8]) -> (u32, &[u8]) {
+    fn blocks<const WORDS: usize>(mut state: u32, mut octets: &[u8]) -> (u32, &[u8]) {
         while let Some((block, rest)) = octets.split_at_checked(3 * 8 * WORDS) {
             let (words, _) = block.as_chunks::<8>();
             let (first, others) = words.split_at(WORDS);

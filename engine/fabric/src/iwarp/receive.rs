@@ -231,7 +231,11 @@ impl QueuePair {
             return Err(Fault::Crc.into());
         }
         let head_len = mpa::LENGTH_LEN + header_len;
-        self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
+        match fpdu.covered.first_chunk() {
+            // With what is behind a shorter one: a copy of a length that only the run knows would be a call.
+            Some(head) => self.rx.head = *head,
+            None => self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]),
+        }
         let (header, payload) = parse(fpdu.ulpdu)?;
         self.begin(header, payload.len() as u32)?;
         if !self.show_in_place(payload, sink, counters, show) {
@@ -335,7 +339,7 @@ impl QueuePair {
             }
             Taken::AnsweredWhole { len, invalidate } => {
                 assert!(has_space, "an answer of {len} octets without space");
-                self.tx.send_whole(len, invalidate, memory.written);
+                self.tx.send_answer(len, invalidate, memory.written);
             }
             taken => unreachable!("it is answered whole: {taken:?}"),
         }

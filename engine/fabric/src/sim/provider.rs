@@ -229,7 +229,7 @@ impl Sim {
         let plain = plain_credits(buf).filter(|_| invalidated.is_none());
         let space_len = if plain.is_some() { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
         let has_space = self.offers_space(queue_pair);
-        let is_far = self.is_far();
+        let is_far = plain.is_none() && self.is_far();
         let mut memory = Reach::new(self.world.clone(), self.device, queue_pair, is_far);
         let space = has_space.then(|| &mut self.space[..space_len]);
         let taken = match plain {

@@ -106,11 +106,13 @@ pub(crate) struct Pull {
     /// The Payload stream of a Long Call.
     pub(crate) long: Vec<Buf>,
     /// Of a Call that was only shown: its Payload stream, and its only data once that is here.
-    pub(crate) stream: Vec<u8>,
+    pub(crate) stream: ArrayVec<u8, WHOLE_LEN_MAX>,
     pub(crate) lone: Placed,
     pub(crate) items: Vec<Placed>,
     pub(crate) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
     wanted: ArrayVec<Wanted, READ_CHUNKS_MAX>,
+    /// When the Call came.
+    pub(crate) came: Option<Duration>,
     /// Since when it waits for memory.
     pub(crate) waits: Option<Duration>,
     /// The Call was executed, and waits for memory for its Reply.
@@ -152,7 +154,7 @@ impl Reused for Pull {
         self.items.clear();
         self.reduced.clear();
         self.wanted.clear();
-        self.waits = None;
+        (self.came, self.waits) = (None, None);
         (self.reply, self.is_last_try) = (None, false);
         self.incoming.clear();
         self.lone.len = 0;
@@ -168,9 +170,8 @@ impl Reused for Pull {
 
 impl Pull {
     /// Octets of heap of one whose memory is in a few pieces. Each further piece is a page or more of payload.
-    pub(crate) const FOOTPRINT: usize = size_of::<Pull>()
-        + WHOLE_LEN_MAX
-        + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
+    pub(crate) const FOOTPRINT: usize =
+        size_of::<Pull>() + LIST_LEN * (size_of::<Buf>() + size_of::<Placed>() + size_of::<Incoming>());
 
     /// Octets of heap that each further piece takes at most.
     pub(crate) const PIECE_LEN: usize = 2 * (size_of::<Incoming>() + size_of::<Buf>());
@@ -550,7 +551,9 @@ pub(crate) fn plan_shown(
     let mut pull = state.pulls.take();
     let len = read.segment.length;
     state.statistics.read_chunks += 1;
-    pull.stream.extend_from_slice(stream);
+    pull.came = Some(state.now);
+    let is_kept = pull.stream.try_extend_from_slice(stream).is_ok();
+    debug_assert!(is_kept, "a message that is shown is no longer");
     pull.lone.len = len;
     pull.incoming.push(Incoming { chunk: Some(0), start: 0, len, buf: None, posted: true });
     (pull.pending, pull.in_flight) = (1, 1);

@@ -12,3 +12,4 @@ mod life;
 mod observed;
 mod panics;
 mod pulled;
+mod steps;

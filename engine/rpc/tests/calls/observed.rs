@@ -154,7 +154,7 @@ fn calls_are_counted_by_procedure() {
         lab.end();
     }
     let now = lab.found("NOW");
-    assert_eq!((now.program, now.calls, now.late), (PROGRAM, 3, 0));
+    assert_eq!((now.program, now.calls, now.sent, now.late), (PROGRAM, 3, 3, 0));
     assert_eq!(lab.found("HIGH").calls, 1);
     // The engine answers NULL.
     assert_eq!(lab.observed().procedures().count(), 2);
@@ -172,7 +172,7 @@ fn late_answers_are_timed_from_the_call_to_the_answer() {
     lab.slow().may_answer = true;
     lab.end();
     let late = lab.found("LATER");
-    assert_eq!((late.calls, late.late), (1, 1));
+    assert_eq!((late.calls, late.sent, late.late), (1, 1, 1));
     assert!(late.waited_sum >= waited && late.waited_sum < 2 * waited, "{:?}", late.waited_sum);
     let range = WAIT_BOUNDS_MICROSECONDS.iter().position(|&bound| bound > 10_000).expect("a range");
     assert_eq!(late.waited[range], 1, "{late:?}");
@@ -181,15 +181,17 @@ fn late_answers_are_timed_from_the_call_to_the_answer() {
 
 /// Its answer does not come by way of the service.
 #[test]
-fn a_deferred_call_is_counted_and_not_timed() {
+fn a_deferred_call_is_timed_too() {
     let mut lab = Lab::new();
     lab.begin(DEFERRED);
     lab.run(|lab| !lab.slow().deferred.is_empty());
-    assert_eq!(lab.observed().timed(), 0);
+    assert_eq!(lab.observed().timed(), 1);
     let deferred = lab.slow().deferred.pop().expect("it was just there");
     deferred.finish(|reply| reply.success(|_| Ok(())));
     lab.end();
-    assert_eq!((lab.found("DEFERRED").calls, lab.found("DEFERRED").late), (1, 0));
+    let deferred = lab.found("DEFERRED");
+    assert_eq!((deferred.calls, deferred.sent, deferred.late), (1, 1, 1));
+    assert_eq!(lab.observed().timed(), 0);
 }
 
 #[test]

@@ -387,7 +387,9 @@ impl Tx {
     /// Makes an FPDU of the first `len` octets of the space given last, with which `invalidate` dies at the peer.
     #[inline]
     pub(super) fn send_built(&mut self, len: usize, invalidate: Option<Handle>) {
-        self.send_whole(len, invalidate, None);
+        let fpdu_len = self.built.push_whole(self.send_msn, len, invalidate, self.crc);
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.cuts.laid(fpdu_len);
     }
 
     /// As [`Tx::whole_space`], for an answer before which an RDMA Write may go out, or a message that is answered when an RDMA Read
@@ -398,19 +400,19 @@ impl Tx {
         let is_possible = self.may_build_whole() && self.response_at == 0;
         let len_max = if is_possible { self.tagged_len_max } else { 0 };
         let may_read = may_post && self.may_read() && self.has_room_for_parts(1);
-        (is_possible.then(|| self.built.whole_space()), InReach::new(len_max, self.cuts, may_read))
+        (is_possible.then(|| self.built.answer_space()), InReach::new(len_max, self.cuts, may_read))
     }
 
     /// Makes FPDUs of the first `len` octets of the space given last, with which `invalidate` dies at the peer, and of the RDMA
     /// Write before it.
     #[inline]
-    pub(super) fn send_whole(
+    pub(super) fn send_answer(
         &mut self,
         len: usize,
         invalidate: Option<Handle>,
         write: Option<(Shared, RemoteSegment)>,
     ) {
-        let (write_len, fpdu_len) = self.built.push_whole(self.send_msn, len, invalidate, write, self.crc);
+        let (write_len, fpdu_len) = self.built.push_answer(self.send_msn, len, invalidate, write, self.crc);
         self.send_msn = self.send_msn.wrapping_add(1);
         self.cuts.laid(write_len);
         self.cuts.laid(fpdu_len);

@@ -367,9 +367,12 @@ impl Serving {
         (message, stream): (&[u8], &[u8]),
         pull: &mut Pull,
     ) -> Result<Served, CloseReason> {
-        let Pull { items, reduced, .. } = pull;
+        let Pull { items, reduced, came, .. } = pull;
         let arrived = Arrived { origin: origin(pass.core, link, call), stream, reduced };
         let mut received = Received::new(self, link, call, message);
+        if let Some(came) = *came {
+            received = received.since(came);
+        }
         if !items.is_empty() {
             received = received.with_items(items.len());
         }

@@ -136,6 +136,7 @@ impl Serving {
             _ if pull.items.is_empty() => plan_chunks(pass.core, &mut pull, &call),
             _ => {}
         }
+        pull.came.get_or_insert(pass.core.now);
         self.keep(call_id, xid, Stage::Pulling { message: Some(message), pull, need: PullNeed::Reads });
         self.advance(pass, link, call_id)
     }
@@ -231,9 +232,11 @@ impl Serving {
         let Stage::Pulling { message, mut pull, .. } = pending.into_stage() else {
             return Err(fault("a Call goes on that pulls nothing"));
         };
-        pull.collect();
         let message = match message {
-            Some(message) => message,
+            Some(message) => {
+                pull.collect();
+                message
+            }
             None => {
                 if self.go_on_where_shown(pass, link, (call_id, xid), &mut pull) {
                     self.put_pull(pass.core, pull);
