@@ -5,6 +5,8 @@
 //! else to do first, if the fabric has the memory of its chunk in reach, and if the duplicate request cache does not know it. If
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.
+//!
+//! Where it takes a round trip to read that memory, the read begins at once, and the Call takes its steps when it is done.
 
 use std::time::Duration;
 

@@ -229,7 +229,7 @@ impl Sim {
         let plain = plain_credits(buf).filter(|_| invalidated.is_none());
         let space_len = if plain.is_some() { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
         let has_space = self.offers_space(queue_pair);
-        let is_far = plain.is_none() && self.is_far();
+        let is_far = has_read_list(buf) && self.is_far();
         let mut memory = Reach::new(self.world.clone(), self.device, queue_pair, is_far);
         let space = has_space.then(|| &mut self.space[..space_len]);
         let taken = match plain {
@@ -273,6 +273,11 @@ impl Sim {
         found.receives.push_front(Receive { id: completion.id, buf, targets: None });
         Ok(())
     }
+}
+
+/// Whether a message of version 1 has a Read list, which is behind four words (RFC 8166, section 4.1).
+fn has_read_list(message: &[u8]) -> bool {
+    message.get(16..20).is_some_and(|word| word != [0; 4])
 }
 
 /// The device behind a live [`Sim`].

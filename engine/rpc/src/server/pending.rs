@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `Running` | nothing: it takes its steps ([`crate::service::steps`]), and [`Served`] says how they end |
 //! | `Begun` | its message, which is put into a Receive, and comes next |
-//! | `Pulling`, `Reads` | the RDMA Reads that are under way |
+//! | `Pulling`, `Reads` | the RDMA Reads that are under way; one that is [shown](crate::in_place) is its Call's only one |
 //! | `Pulling`, `Memory` | payload memory to read into, or for its Reply |
 //! | `Pulling`, `Room` | room in the send queue, or a message buffer for its Reply |
 //! | `Later` | its answer |

@@ -17,7 +17,7 @@ use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
 use crate::service::call::{Call, CallHead, Caller, Placed};
-use crate::service::observing::CalledProcedure;
+use crate::service::observing::ObservedProcedure;
 use crate::service::reply::Reply;
 use crate::service::steps::Arrived;
 use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Repeat, Services};
@@ -304,9 +304,9 @@ impl<'a> Run<'a> {
 
     /// What is called, for an observer; `None`: the engine answers it.
     #[inline(always)]
-    pub(crate) fn called(&self) -> Option<CalledProcedure> {
+    pub(crate) fn called(&self) -> Option<ObservedProcedure> {
         let CallHead { program, version, procedure, .. } = self.head;
-        (procedure != 0).then_some(CalledProcedure { service: self.service, program, version, procedure })
+        (procedure != 0).then_some(ObservedProcedure { service: self.service, program, version, procedure })
     }
 
     /// The Call as its service sees it.

@@ -11,7 +11,7 @@ use crate::ConnectionId;
 use crate::call_back::{CallBack, CallBackError};
 use crate::security::{CallerVisitor, Claim, SealedCall, Unsealed};
 use crate::service::call::Call;
-use crate::service::observing::{CallInStep, CallStep, CalledProcedure};
+use crate::service::observing::{CallInStep, CallStep, ObservedProcedure};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -140,8 +140,8 @@ impl<S: Services> Observed<S> {
 
     /// Notes which procedure has a place.
     #[cold]
-    fn name(&mut self, place: usize, called: &CalledProcedure) {
-        let &CalledProcedure { program, version, procedure, .. } = called;
+    fn name(&mut self, place: usize, called: &ObservedProcedure) {
+        let &ObservedProcedure { program, version, procedure, .. } = called;
         let name = match self.services.lookup(program, version, procedure) {
             Lookup::Found { procedure, .. } => procedure.name,
             _ => "",

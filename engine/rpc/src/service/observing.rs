@@ -27,12 +27,12 @@ pub struct CallInStep {
     /// When it took the step, by the clock of the reactor's passes.
     pub at: Duration,
     /// What was called; `None` at the later steps of a Call that is answered in a later pass.
-    pub called: Option<CalledProcedure>,
+    pub called: Option<ObservedProcedure>,
 }
 
 /// What a Call calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CalledProcedure {
+pub struct ObservedProcedure {
     /// The number of its service.
     pub service: usize,
     /// The program's number.

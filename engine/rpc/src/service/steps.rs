@@ -33,7 +33,7 @@ use crate::server::draft::{Defect, Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::service::call::{Caller, Placed};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit, destination, route};
-use crate::service::observing::{CallInStep, CallStep, CalledProcedure};
+use crate::service::observing::{CallInStep, CallStep, ObservedProcedure};
 use crate::service::reply::{Frame, Reply};
 use crate::service::{Services, Token};
 use crate::state::{EngineState, Pass};
@@ -217,7 +217,7 @@ pub(crate) fn proceed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
 struct Observing<'s, S> {
     services: &'s mut S,
     /// `None`: the engine answers it.
-    called: Option<CalledProcedure>,
+    called: Option<ObservedProcedure>,
     token: Token,
 }
 
