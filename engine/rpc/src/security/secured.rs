@@ -86,6 +86,11 @@ impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
         self.services.observe(step, call);
     }
 
+    #[inline(always)]
+    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
+        self.services.postponed(service, call, arrived);
+    }
+
     #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
         self.services.poll_later(now)

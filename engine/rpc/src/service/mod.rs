@@ -284,6 +284,11 @@ pub trait Services {
     fn observe(&mut self, step: CallStep, call: &CallInStep) {
         let _ = (step, call);
     }
+    /// Learns that service number `service` answers a Call later, which came at `arrived`.
+    #[inline(always)]
+    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
+        let _ = (service, call, arrived);
+    }
     /// What a Call of service number `service` is about, in words.
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
         let _ = (service, call);
@@ -412,6 +417,12 @@ impl<S: Services> Services for Option<S> {
     fn observe(&mut self, step: CallStep, call: &CallInStep) {
         if let Some(services) = self {
             services.observe(step, call);
+        }
+    }
+    #[inline(always)]
+    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
+        if let Some(services) = self {
+            services.postponed(service, call, arrived);
         }
     }
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {

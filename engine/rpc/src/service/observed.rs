@@ -39,8 +39,6 @@ pub struct ProcedureStatistics {
     pub name: &'static str,
     /// Calls that its service was given.
     pub calls: u64,
-    /// Replies of those.
-    pub sent: u64,
     /// Calls that waited for their data: it was read from the client's memory, or there was no memory for it.
     pub pulled: u64,
     /// Those by the time from the Call to its data, in the ranges of [`WAIT_BOUNDS_MICROSECONDS`].
@@ -53,6 +51,13 @@ pub struct ProcedureStatistics {
     pub waited: [u64; WAIT_BOUNDS_MICROSECONDS.len() + 1],
     /// The sum of these times.
     pub waited_sum: Duration,
+}
+
+/// What each Call changes, apart from what hardly any does.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    calls: u64,
+    version: u32,
 }
 
 /// A Call that is answered later.
@@ -79,12 +84,10 @@ struct LateCall {
 #[derive(Debug)]
 pub struct Observed<S> {
     services: S,
-    /// By service and procedure.
+    /// By service and procedure: how often, and all else that is known.
+    counters: Box<[Counter; SERVICES * PROCEDURES]>,
     procedures: Box<[ProcedureStatistics; SERVICES * PROCEDURES]>,
     late: HashMap<Token, LateCall>,
-    /// How long the Call that is executed waited for its data, and when it came.
-    pulled: Duration,
-    arrived: Duration,
     /// Late answers that take at least this long are logged.
     slow: Option<Duration>,
     complaints: LogLimiter,
@@ -95,10 +98,9 @@ impl<S: Services> Observed<S> {
     pub fn new(services: S) -> Observed<S> {
         Observed {
             services,
+            counters: Box::new([Counter::default(); SERVICES * PROCEDURES]),
             procedures: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
             late: HashMap::new(),
-            pulled: Duration::ZERO,
-            arrived: Duration::ZERO,
             slow: None,
             complaints: LogLimiter::default(),
         }
@@ -118,8 +120,11 @@ impl<S: Services> Observed<S> {
     }
 
     /// The procedures that were called, in no particular order.
-    pub fn procedures(&self) -> impl Iterator<Item = &ProcedureStatistics> {
-        self.procedures.iter().filter(|procedure| procedure.calls > 0)
+    pub fn procedures(&self) -> impl Iterator<Item = ProcedureStatistics> {
+        let counted = self.counters.iter().zip(self.procedures.iter());
+        counted
+            .filter(|(counter, _)| counter.calls > 0)
+            .map(|(counter, known)| ProcedureStatistics { calls: counter.calls, ..known.clone() })
     }
 
     /// Calls whose answers are timed at this moment.
@@ -135,7 +140,7 @@ impl<S: Services> Observed<S> {
 
     #[inline(always)]
     fn place(service: usize, procedure: u32) -> usize {
-        service % SERVICES * PROCEDURES + (procedure as usize).min(PROCEDURES - 1)
+        (service % SERVICES) * PROCEDURES + (procedure as usize).min(PROCEDURES - 1)
     }
 
     /// Notes which procedure has a place.
@@ -146,47 +151,28 @@ impl<S: Services> Observed<S> {
             Lookup::Found { procedure, .. } => procedure.name,
             _ => "",
         };
-        let counted = &mut self.procedures[place];
-        (counted.program, counted.version, counted.name) = (program, version, name);
+        self.counters[place].version = version;
+        let known = &mut self.procedures[place];
+        (known.program, known.version, known.name) = (program, version, name);
     }
 
     /// The Call to be executed has waited for its data.
     #[cold]
     fn note_pull(&mut self, place: usize, pulled: Duration) {
-        self.pulled = pulled;
         let counted = &mut self.procedures[place];
         counted.pulled += 1;
         counted.pull_waited[range(pulled)] += 1;
         counted.pull_waited_sum += pulled;
     }
 
-    #[cold]
-    fn begin(&mut self, service: usize, token: Token, call: &Call<'_>) {
-        if self.late.len() < TIMED_MAX {
-            // Only the log asks who called, and for what.
-            let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
-            let subject = self.slow.and_then(|_| self.services.subject(service, call));
-            let place = Self::place(service, call.procedure);
-            // Of this Call, if it came before this pass.
-            let pulled = if self.arrived == call.now() { Duration::ZERO } else { self.pulled };
-            let late = LateCall { place, since: call.now(), pulled, answered: None, client, subject };
-            self.late.insert(token, late);
-        }
-    }
-
     /// A Call takes a step that is answered later.
     #[cold]
     fn note_late(&mut self, step: CallStep, &CallInStep { token, at, .. }: &CallInStep) {
         match step {
-            CallStep::Arrived | CallStep::Ready => {}
+            CallStep::Arrived | CallStep::Ready | CallStep::Sent => {}
             CallStep::Executed => {
                 if let Some(late) = self.late.get_mut(&token) {
                     late.answered = Some(at);
-                }
-            }
-            CallStep::Sent => {
-                if let Some(late) = self.late.get(&token) {
-                    self.procedures[late.place].sent += 1;
                 }
             }
             CallStep::Done => self.end(token),
@@ -252,33 +238,38 @@ impl<S: Services> Services for Observed<S> {
         self.services.home(service, call)
     }
 
-    #[inline]
+    #[inline(always)]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let outcome = self.services.call(service, call, reply);
-        if let Outcome::Later(token) = outcome {
-            self.begin(service, token, call);
-        }
-        outcome
+        self.services.call(service, call, reply)
     }
 
     #[inline(always)]
     fn observe(&mut self, step: CallStep, call: &CallInStep) {
         let Some(called) = &call.called else { return self.note_late(step, call) };
+        if step != CallStep::Ready {
+            return;
+        }
         let place = Self::place(called.service, called.procedure);
-        match step {
-            CallStep::Arrived => self.arrived = call.at,
-            CallStep::Ready => {
-                let counted = &mut self.procedures[place];
-                counted.calls += 1;
-                if counted.version != called.version {
-                    self.name(place, called);
-                }
-                if self.arrived != call.at {
-                    self.note_pull(place, call.at.saturating_sub(self.arrived));
-                }
-            }
-            CallStep::Sent => self.procedures[place].sent += 1,
-            CallStep::Executed | CallStep::Done => {}
+        let counter = &mut self.counters[place];
+        counter.calls += 1;
+        if counter.version != called.version {
+            self.name(place, called);
+        }
+        if call.arrived != call.at {
+            self.note_pull(place, call.at.saturating_sub(call.arrived));
+        }
+    }
+
+    #[cold]
+    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
+        if self.late.len() < TIMED_MAX {
+            // Only the log asks who called, and for what.
+            let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
+            let subject = self.slow.and_then(|_| self.services.subject(service, call));
+            let (place, since) = (Self::place(service, call.procedure), call.now());
+            let pulled = since.saturating_sub(arrived);
+            self.late
+                .insert(call.token(), LateCall { place, since, pulled, answered: None, client, subject });
         }
     }
 

@@ -26,6 +26,8 @@ pub struct CallInStep {
     pub token: Token,
     /// When it took the step, by the clock of the reactor's passes.
     pub at: Duration,
+    /// When it came; at the later steps of a Call that is answered in a later pass, as `at`.
+    pub arrived: Duration,
     /// What was called; `None` at the later steps of a Call that is answered in a later pass.
     pub called: Option<ObservedProcedure>,
 }

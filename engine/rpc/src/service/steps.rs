@@ -33,7 +33,7 @@ use crate::server::draft::{Defect, Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::service::call::{Caller, Placed};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit, destination, route};
-use crate::service::observing::{CallInStep, CallStep, ObservedProcedure};
+use crate::service::observing::{CallInStep, CallStep};
 use crate::service::reply::{Frame, Reply};
 use crate::service::{Services, Token};
 use crate::state::{EngineState, Pass};
@@ -194,45 +194,26 @@ pub(crate) fn proceed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
         Ok(draft) => draft,
         Err(served) => return served,
     };
-    let mut observed = Observing { services, called: run.called(), token: arrived.token(run) };
-    let now = arrived.origin.now;
-    observed.tell(CallStep::Arrived, arrival.since().unwrap_or(now));
-    observed.tell(CallStep::Ready, now);
+    let (now, arrived_at) = (arrived.origin.now, arrival.since().unwrap_or(arrived.origin.now));
     let mut reply = Reply::new(core.as_mut(), &mut draft, terms.procedure, arrival.frame());
-    let is_done = run.call(observed.services, &arrived.origin, items, &mut reply);
+    let is_done = run.call(services, &arrived.origin, arrived_at, items, &mut reply);
     // Without memory for its Reply it is not over.
     let is_answered = is_done && !matches!(draft.verdict, Verdict::NoMemory(_));
-    if is_done {
-        observed.tell(CallStep::Executed, now);
+    let call = CallInStep { token: arrived.token(run), at: now, arrived: arrived_at, called: run.called() };
+    if is_done && call.called.is_some() {
+        services.observe(CallStep::Executed, &call);
     }
     let served = conclude(core, arrival, terms, draft, is_done);
-    if is_answered {
-        observed.tell(CallStep::Sent, now);
-        observed.tell(CallStep::Done, now);
+    if is_answered && call.called.is_some() {
+        services.observe(CallStep::Sent, &call);
+        services.observe(CallStep::Done, &call);
     }
     served
 }
 
-/// Tells an observer of the steps of a Call that a service is given.
-struct Observing<'s, S> {
-    services: &'s mut S,
-    /// `None`: the engine answers it.
-    called: Option<ObservedProcedure>,
-    token: Token,
-}
-
-impl<S: Services> Observing<'_, S> {
-    #[inline(always)]
-    fn tell(&mut self, step: CallStep, at: Duration) {
-        if self.called.is_some() {
-            self.services.observe(step, &CallInStep { token: self.token, at, called: self.called });
-        }
-    }
-}
-
 /// Tells an observer that a Call is over which was answered in a later pass, or was not any more.
 pub(crate) fn tell_of_late<S: Services>(services: &mut S, token: Token, now: Duration, is_answered: bool) {
-    let call = CallInStep { token, at: now, called: None };
+    let call = CallInStep { token, at: now, arrived: now, called: None };
     if is_answered {
         services.observe(CallStep::Executed, &call);
         services.observe(CallStep::Sent, &call);
