@@ -45,6 +45,7 @@ mod fault;
 mod provider;
 mod queue_pair;
 mod random;
+mod reach;
 mod scattered;
 mod setup;
 mod sweep;

@@ -8,3 +8,5 @@ mod handover;
 mod life;
 mod observed;
 mod panics;
+mod pulled;
+mod steps;
