@@ -118,17 +118,11 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
 
 /// What distinguishes the points of one figure: `size 4096`, `depth 32`, `rate 100000`; empty of one.
 pub(super) fn point_name(points: &[Value], point: &Value) -> String {
-    let keys: [(&str, fn(&Value) -> &Value); 3] = [
-        ("size", |point| &point["size"]),
-        ("depth", |point| &point["depth"]),
-        ("rate", |point| &point["open_loop"]["rate"]),
-    ];
-    let differs = |of: &fn(&Value) -> &Value| points.iter().any(|other| of(other) != of(&points[0]));
-    let parts: Vec<String> = keys
-        .iter()
-        .filter(|(_, of)| differs(of))
-        .map(|(name, of)| format!("{name} {}", of(point).as_f64().unwrap_or_default()))
-        .collect();
+    const KEYS: [(&str, &str); 3] = [("size", "/size"), ("depth", "/depth"), ("rate", "/open_loop/rate")];
+    let differs = |path: &str| points.iter().any(|other| other.pointer(path) != points[0].pointer(path));
+    let number = |path: &str| point.pointer(path).and_then(Value::as_f64).unwrap_or_default();
+    let different = KEYS.iter().filter(|(_, path)| differs(path));
+    let parts: Vec<String> = different.map(|(name, path)| format!("{name} {}", number(path))).collect();
     parts.join(", ")
 }
 
