@@ -267,7 +267,6 @@ fn text(row: &PeerRow) -> String {
 
 /// Says what differs, below the table.
 fn differences(rows: &[PeerRow], out: &mut Output) -> Result<(), CommandFailure> {
-    out.line("\nWhat differs from stag's rows")?;
     let mut told: Vec<(&str, Vec<&str>)> = Vec::new();
     for PeerRow { who, differs, .. } in
         rows.iter().filter(|row| !row.differs.is_empty() && row.error.is_none())
@@ -276,6 +275,9 @@ fn differences(rows: &[PeerRow], out: &mut Output) -> Result<(), CommandFailure>
             Some((_, names)) => names.push(who),
             None => told.push((differs, vec![who])),
         }
+    }
+    if !told.is_empty() {
+        out.line("\nWhat differs from stag's rows")?;
     }
     for (differs, names) in told {
         out.line(wrapped("  ", &format!("{}: {differs}", names.join("; ")), columns().min(80)))?;

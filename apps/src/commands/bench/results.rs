@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::peers::{MissingProgram, PeerRow};
+use crate::commands::perf::rate;
 use crate::failure::CommandFailure;
+use crate::values::Size;
 
 /// The version of [`BenchResults`].
 pub(super) const SCHEMA: u32 = 1;
@@ -116,13 +118,20 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// What distinguishes the points of one figure: `size 4096`, `depth 32`, `rate 100000`; empty of one.
+/// What distinguishes the points of one figure: `4 KiB`, `depth 32`, `100.0 k/s asked`; empty of one.
 pub(super) fn point_name(points: &[Value], point: &Value) -> String {
-    const KEYS: [(&str, &str); 3] = [("size", "/size"), ("depth", "/depth"), ("rate", "/open_loop/rate")];
-    let differs = |path: &str| points.iter().any(|other| other.pointer(path) != points[0].pointer(path));
-    let number = |path: &str| point.pointer(path).and_then(Value::as_f64).unwrap_or_default();
-    let different = KEYS.iter().filter(|(_, path)| differs(path));
-    let parts: Vec<String> = different.map(|(name, path)| format!("{name} {}", number(path))).collect();
+    type Key = (fn(f64) -> String, fn(&Value) -> &Value);
+    let keys: [Key; 3] = [
+        (|size| Size(size as u64).to_string(), |point| &point["size"]),
+        (|depth| format!("depth {depth}"), |point| &point["depth"]),
+        (|asked| format!("{} asked", rate(asked)), |point| &point["open_loop"]["rate"]),
+    ];
+    let differs = |of: &fn(&Value) -> &Value| points.iter().any(|other| of(other) != of(&points[0]));
+    let parts: Vec<String> = keys
+        .iter()
+        .filter(|(_, of)| differs(of))
+        .map(|(name, of)| name(of(point).as_f64().unwrap_or_default()))
+        .collect();
     parts.join(", ")
 }
 
@@ -139,7 +148,7 @@ mod tests {
         assert_eq!(point_name(&points, &points[1]), "depth 32");
         assert_eq!(point_name(&points[..1], &points[0]), "");
         let points = [point(64, Some(1e3)), point(64, Some(1e4))];
-        assert_eq!(point_name(&points, &points[1]), "rate 10000");
+        assert_eq!(point_name(&points, &points[1]), "10.0 k/s asked");
     }
 
     #[test]

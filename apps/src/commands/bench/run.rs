@@ -89,12 +89,15 @@ impl Run {
                 bar.suspend(|| tell(&found, out))?;
                 bar.inc(1);
                 results.figures.push(found);
+                // After each, so that a run that is interrupted leaves what it took.
+                if let Some(path) = &self.output {
+                    let text = serde_json::to_string(&results).map_err(CommandFailure::run)?;
+                    write(path, &(text + "\n"))?;
+                }
             }
         }
         bar.finish_and_clear();
         if let Some(path) = &self.output {
-            let text = serde_json::to_string(&results).map_err(CommandFailure::run)?;
-            write(path, &(text + "\n"))?;
             out.line(format_args!("results    {}", path.display()))?;
         }
         out.object(&results)?;
@@ -209,17 +212,19 @@ pub(super) fn verdict(point: &Value) -> String {
             let p50 = point["latency_ns"]["p50"]["median"].as_f64();
             let p50 = p50.map_or("-".to_owned(), |p50| format!("{:.1} us", p50 / 1e3));
             let note = if is_disturbed { "; disturbed" } else { "" };
-            format!("{rate:.0} /s, p50 {p50}{note}")
+            format!("{}, p50 {p50}{note}", crate::commands::perf::rate(rate))
         }
         wanted => {
             let text = |name: &str| wanted[name].as_str().unwrap_or_default().to_owned();
             let word = match wanted["met"].as_bool() {
                 Some(true) => "met",
+                Some(false) if wanted["found"].is_null() => "not measured",
                 Some(false) => "MISSED",
                 None => "not measured",
             };
             let reason = wanted["reason"].as_str().map_or(String::new(), |reason| format!(", but {reason}"));
-            format!("{word:<12} {}: {} found{reason}", text("wanted"), text("text"))
+            let found = if wanted["found"].is_null() { "" } else { " found" };
+            format!("{word:<12} {}: {}{found}{reason}", text("wanted"), text("text"))
         }
     }
 }

@@ -163,7 +163,6 @@ pub(super) struct Verdict {
     /// In nanoseconds, Calls a second, octets a second, or as a ratio; null if there is no such figure.
     pub(super) found: Option<f64>,
     /// The same for people, or why there is nothing.
-    #[serde(skip)]
     pub(super) text: String,
     /// Null if what was found says nothing: it was not measured, for this `reason`.
     pub(super) met: Option<bool>,
