@@ -178,7 +178,7 @@ impl Perf {
         if self.paired {
             return paired::run(&plan, &environment, out);
         }
-        let mut files = ResultFiles::create(self.histogram.as_deref(), self.csv.as_deref())?;
+        let mut files = ResultFiles::planned(self.histogram.as_deref(), self.csv.as_deref())?;
         report::chosen(&plan, out)?;
         let mut missed = Vec::new();
         let mut empty = Vec::new();

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 74.0;
-const RIGHT: f64 = 16.0;
+const RIGHT: f64 = 34.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 48.0;
 
@@ -200,7 +200,9 @@ pub(super) fn chart(title: &str, x: &Axis, y: &Axis, lines: &[Line]) -> String {
     svg += "</svg>\n<ul class=\"legend\">";
     for (index, line) in lines.iter().enumerate() {
         let colour = COLOURS[index % COLOURS.len()];
-        let _ = write!(svg, "<li><i style=\"background:{colour}\"></i>{}</li>", escaped(&line.name));
+        let style = if index < COLOURS.len() { "solid" } else { "dashed" };
+        let name = escaped(&line.name);
+        let _ = write!(svg, "<li><i style=\"border-top:3px {style} {colour}\"></i>{name}</li>");
     }
     svg + "</ul></figure>\n"
 }

@@ -255,7 +255,7 @@ fn text(row: &PeerRow) -> String {
         ));
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let note = if row.disturbed == Some(true) { "  not measured: disturbed" } else { "" };
+    let note = if row.disturbed == Some(true) { "  disturbed" } else { "" };
     format!(
         "  {:<28} {:>10} {:>10} {:>8}{note}",
         row.who,

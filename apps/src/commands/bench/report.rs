@@ -377,7 +377,7 @@ th, td { text-align: left; padding: .2rem .7rem .2rem 0; border-bottom: 1px soli
 figure { margin: 0; } svg { width: 100%; height: auto; } svg text { font-size: 11px; fill: currentColor; }
 svg .axis { font-size: 12px; opacity: .8; } svg .grid { stroke: #8885; stroke-width: 1; }
 .legend { list-style: none; padding: 0; margin: .3rem 0 0 4rem; font-size: 13px; columns: 2; }
-.legend i { display: inline-block; width: 14px; height: 4px; margin-right: .5rem; vertical-align: middle; }
+.legend i { display: inline-block; width: 18px; margin-right: .5rem; vertical-align: middle; }
 </style></head>
 <body><main><h1>Stag: measured</h1>
 "#;

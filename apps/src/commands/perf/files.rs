@@ -26,8 +26,8 @@ struct Logged {
     took: Duration,
 }
 
-/// The files that were asked for. They are written at the end, and opened at the start: a path that cannot be written is a mistake to
-/// hear of before minutes of measuring.
+/// The files that were asked for. They are written at the end. A folder that is not there is a mistake to hear of before minutes of
+/// measuring, so that is looked at first.
 pub(super) struct ResultFiles {
     histogram: Option<PathBuf>,
     logged: Vec<Logged>,
@@ -36,15 +36,17 @@ pub(super) struct ResultFiles {
 }
 
 impl ResultFiles {
-    /// Makes the files, empty.
-    pub(super) fn create(
+    /// Sees that files can be made there.
+    pub(super) fn planned(
         histogram: Option<&Path>,
         csv: Option<&Path>,
     ) -> Result<ResultFiles, CommandFailure> {
         for (flag, path) in [("--histogram", histogram), ("--csv", csv)] {
-            let Some(path) = path else { continue };
-            fs::write(path, "")
-                .map_err(|error| CommandFailure::usage(format_args!("{flag} {}: {error}", path.display())))?;
+            if let Some(path) = path {
+                check(path).map_err(|problem| {
+                    CommandFailure::usage(format_args!("{flag} {}: {problem}", path.display()))
+                })?;
+            }
         }
         let [histogram, csv] = [histogram, csv].map(|path| path.map(Path::to_owned));
         Ok(ResultFiles { histogram, logged: Vec::new(), csv, table: COLUMNS.to_owned() })
@@ -91,6 +93,16 @@ impl ResultFiles {
         }
         Ok(())
     }
+}
+
+/// Why no file can be made there, as far as that is seen without making one.
+fn check(path: &Path) -> Result<(), String> {
+    if path.file_name().is_none() || path.is_dir() {
+        return Err("it names no file".to_owned());
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let found = fs::metadata(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    if found.is_dir() { Ok(()) } else { Err(format!("{} is no folder", folder.display())) }
 }
 
 /// What was measured, as a tag: no comma and no space may be in one.
@@ -160,6 +172,21 @@ mod tests {
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 
     use super::*;
+
+    #[test]
+    fn a_place_without_a_folder_is_refused() {
+        for (path, part) in [
+            ("", "names no file"),
+            ("/", "names no file"),
+            ("/tmp", "names no file"),
+            ("/no/such/file", "/no/such: No such file"),
+            ("/proc/version/file", "is no folder"),
+        ] {
+            let problem = check(Path::new(path)).unwrap_err();
+            assert!(problem.contains(part), "{path}: {problem}");
+        }
+        assert_eq!(check(Path::new("a-file")), Ok(()));
+    }
 
     #[test]
     fn a_log_is_read_again_as_it_was_written() {

@@ -197,7 +197,7 @@ fn row(plan: &Plan, figures: &Figures, out: &mut Output) -> Result<(), CommandFa
     .map(|spread| spread.map_or("-".to_owned(), |spread| time(spread).to_string()));
     let bandwidth = bandwidth(figures.bytes_per_second.median);
     let ratio = main(figures).filter(|_| figures.latency_ns.is_some());
-    let ratio = ratio.map_or("-".to_owned(), |(_, ratio)| format!("{:.2}", ratio.median));
+    let ratio = ratio.map_or("-".to_owned(), |(_, ratio)| factor(ratio.median));
     let mark = if plan.along != Along::Nothing && figures.disturbance.disturbed { "!" } else { "" };
     out.line(format_args!(
         "{point:<11} {:>10} {:>3.0}% {bandwidth:>6} {p50:>8} {p99:>8} {p999:>8} {max:>8} {ratio:>7}{mark}",
@@ -444,9 +444,14 @@ fn limit_line(
 ) -> Result<(), CommandFailure> {
     let ratio = ratio.map_or(String::new(), |(name, ratio)| match ratio.count {
         0 => format!("  {name:<12} {:>6} {:>5}", "-", "-"),
-        _ => format!("  {name:<12} {:>6.2} {:>4.0}%", ratio.median, ratio.percent()),
+        _ => format!("  {name:<12} {:>6} {:>4.0}%", factor(ratio.median), ratio.percent()),
     });
     out.line(format_args!("{what:<36} {limit:>10} {:>4.0}%{ratio}", spread.percent()))
+}
+
+/// A ratio; its hundredths count where it is small.
+fn factor(ratio: f64) -> String {
+    if ratio < 100.0 { format!("{ratio:.2}") } else { format!("{ratio:.0}") }
 }
 
 fn time(found: Spread) -> Time {
