@@ -29,3 +29,4 @@ mod several_cores;
 mod signals;
 mod tcp;
 mod verbs;
+mod version4;

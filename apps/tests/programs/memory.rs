@@ -13,12 +13,12 @@ use stag::prelude::*;
 const NO_SPACE: u32 = 28;
 
 /// Memory of a process that is its own, in octets: not the programs that it runs, which all processes share.
-fn resident(server: &Server) -> u64 {
+pub(crate) fn resident(server: &Server) -> u64 {
     heap(server) + status(server, "RssShmem:")
 }
 
 /// The part of it that is no arena: heap, stacks, tables.
-fn heap(server: &Server) -> u64 {
+pub(crate) fn heap(server: &Server) -> u64 {
     status(server, "RssAnon:")
 }
 
@@ -53,7 +53,7 @@ fn price(server: &Server, names: &[&str]) -> u64 {
 const OWN: u64 = 512 << 10;
 
 /// The heap has grown by no more than the prices of these say.
-fn check_heap(what: &str, server: &Server, start: u64, names: &[&str]) {
+pub(crate) fn check_heap(what: &str, server: &Server, start: u64, names: &[&str]) {
     let (took, promised) = (heap(server).saturating_sub(start), price(server, names));
     println!("{what}: {took} octets, {promised} promised");
     assert!(took <= promised / 100 * 105 + OWN, "{what}: {took} octets of {promised}");

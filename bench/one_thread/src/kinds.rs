@@ -20,7 +20,7 @@ use crate::nothing::{Nothing, PROGRAM};
 use crate::{Ends, Kind, Place, target};
 
 /// Octets of a chunk.
-const DATA_LEN: usize = 4096;
+pub(crate) const DATA_LEN: usize = 4096;
 
 /// NULL, of a program that has no other procedure.
 #[derive(Clone, Copy)]
@@ -306,6 +306,6 @@ fn take(pools: &Pools) -> Result<Buf> {
 }
 
 /// A buffer of the payload pool of `len` octets.
-fn take_len(pools: &Pools, len: usize) -> Result<Buf> {
+pub(crate) fn take_len(pools: &Pools, len: usize) -> Result<Buf> {
     pools.payload.take_len(len).context("no memory for a chunk")
 }

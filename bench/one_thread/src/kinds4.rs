@@ -30,11 +30,9 @@ use stag::wire::nfs4::{self, Bitmap, Data, Opaque, SessionId, Stable, StateId, S
 use stag::wire::rpc::{AuthSys, Gids};
 use stag::wire::xdr::{Decode, Encode, Item, Overflow, Reader, XdrError};
 
-use crate::kinds::NfsCall;
+use crate::kinds::{DATA_LEN, NfsCall, take_len};
 use crate::{Ends, Kind, Place, target};
 
-/// Octets of a READ or WRITE.
-const DATA_LEN: usize = 4096;
 /// Octets of results, at most.
 const RESULTS_MAX: u32 = 800;
 
@@ -92,14 +90,18 @@ pub(crate) struct File4 {
     slots: Vec<u32>,
     /// Calls under way, with their slots.
     busy: Vec<(u64, u32)>,
+    /// Octets of a READ or WRITE.
+    data_len: usize,
     data: Option<Shared>,
     spare: Vec<Buf>,
 }
 
 impl File4 {
-    pub(crate) fn new(call: NfsCall) -> File4 {
+    /// READ and WRITE are of `data_len` octets, or of as many as those of version 3.
+    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File4 {
         File4 {
             call,
+            data_len: data_len.unwrap_or(DATA_LEN),
             credential: Vec::new(),
             handle: Vec::new(),
             open: StateId::ANONYMOUS,
@@ -120,9 +122,9 @@ impl File4 {
         Argument4::Sequence(SequenceArguments { session, sequence_id, slot, highest_slot, keep_reply: false })
     }
 
-    fn write(open: StateId) -> Argument4<'static> {
-        let head = WriteHead { stateid: open, offset: 0, stable: Stable::Unstable };
-        let data = Data(Item::Reduced { index: 0, len: DATA_LEN as u32 });
+    fn write(&self) -> Argument4<'static> {
+        let head = WriteHead { stateid: self.open, offset: 0, stable: Stable::Unstable };
+        let data = Data(Item::Reduced { index: 0, len: self.data_len as u32 });
         Argument4::Write(WriteArguments4 { head, data })
     }
 }
@@ -182,7 +184,7 @@ impl Kind for File4 {
         credential.truncate(len);
         self.credential.clone_from(&credential);
         let credentials = Credentials::Sys(&credential);
-        let data = ends.client.pools().payload.take_len(DATA_LEN).context("no memory")?.share();
+        let data = take_len(ends.client.pools(), self.data_len)?.share();
         self.data = Some(data.clone());
 
         let exchange = [Argument4::ExchangeId(ExchangeIdArguments {
@@ -198,8 +200,9 @@ impl Kind for File4 {
         };
         let limits = |operations_max, requests_max| ChannelAttributes {
             header_pad: 0,
-            request_max: 1 << 20,
-            response_max: 1 << 20,
+            // A megabyte with what is around it.
+            request_max: (1 << 20) + (64 << 10),
+            response_max: (1 << 20) + (64 << 10),
             response_cached_max: 2048,
             operations_max,
             requests_max,
@@ -255,7 +258,7 @@ impl Kind for File4 {
             other => bail!("GETFH: {other:?}"),
         };
         let handle = self.handle.clone();
-        let write = [self.sequence(0), Argument4::Putfh(Opaque(&handle)), File4::write(self.open)];
+        let write = [self.sequence(0), Argument4::Putfh(Opaque(&handle)), self.write()];
         let finished = ends.ask(credentials, &Compound(&write), Chunks::read(data))?;
         match finished.reply::<Compound<'_>>()? {
             Last(Status4::Ok, _) => Ok(()),
@@ -278,12 +281,12 @@ impl Kind for File4 {
             NfsCall::Read => {
                 let buf = match self.spare.pop() {
                     Some(buf) => buf,
-                    None => client.pools().payload.take_len(DATA_LEN).context("no memory for a chunk")?,
+                    None => take_len(client.pools(), self.data_len)?,
                 };
-                let read = ReadArguments4 { stateid: self.open, offset: 0, count: DATA_LEN as u32 };
+                let read = ReadArguments4 { stateid: self.open, offset: 0, count: self.data_len as u32 };
                 (Argument4::Read(read), Chunks::write(buf))
             }
-            NfsCall::Write => (File4::write(self.open), Chunks::read(self.data.clone().context("prepared")?)),
+            NfsCall::Write => (self.write(), Chunks::read(self.data.clone().context("prepared")?)),
         };
         let operations = [sequence, Argument4::Putfh(Opaque(&self.handle)), last];
         target.begin(client, &Compound(&operations), &mut chunks, user)?;
@@ -297,12 +300,12 @@ impl Kind for File4 {
         let Last(status, last) = finished.reply::<Compound<'_>>()?;
         match last {
             Some(Outcome4::Getattr(Ok(_))) => {}
-            Some(Outcome4::Read(Ok(ok))) if ok.data.0.len() == DATA_LEN => {}
-            Some(Outcome4::Write(Ok(ok))) if ok.count as usize == DATA_LEN => {}
+            Some(Outcome4::Read(Ok(ok))) if ok.data.0.len() == self.data_len => {}
+            Some(Outcome4::Write(Ok(ok))) if ok.count as usize == self.data_len => {}
             other => bail!("{status:?}: {other:?}"),
         }
         self.spare.extend(finished.into_buffers().into_iter().map(|(_, mut buf)| {
-            buf.set_len(DATA_LEN);
+            buf.set_len(self.data_len);
             buf
         }));
         Ok(())

@@ -228,11 +228,11 @@ fn main() -> Result<()> {
         "read" => run(&words, File::new(NfsCall::Read, data_len)),
         "write" => run(&words, File::new(NfsCall::Write, data_len)),
         #[cfg(feature = "version4")]
-        "getattr4" => run(&words, File4::new(NfsCall::Getattr)),
+        "getattr4" => run(&words, File4::new(NfsCall::Getattr, data_len)),
         #[cfg(feature = "version4")]
-        "read4" => run(&words, File4::new(NfsCall::Read)),
+        "read4" => run(&words, File4::new(NfsCall::Read, data_len)),
         #[cfg(feature = "version4")]
-        "write4" => run(&words, File4::new(NfsCall::Write)),
+        "write4" => run(&words, File4::new(NfsCall::Write, data_len)),
         _ => usage(),
     }
 }

@@ -381,7 +381,7 @@ fn version_4_reads_and_writes_without_allocations() {
     );
 }
 
-/// OPEN and CLOSE, with replies that are kept: of a file that no other client has open, and of one that another client has.
+/// OPEN and CLOSE, with replies that are kept: of a file that another owner has open, and of one without other opens.
 #[test]
 fn version_4_opens_and_closes_without_allocations() {
     let mut lab = Lab::new("open4");

@@ -2,6 +2,7 @@
 
 pub(crate) mod other_server;
 pub(crate) mod tcp_client;
+pub(crate) mod tcp_client4;
 
 use std::fs;
 use std::io::{BufRead, BufReader};

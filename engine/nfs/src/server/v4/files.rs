@@ -179,7 +179,7 @@ pub(super) fn read<S: Store + ?Sized>(
 }
 
 fn append_read(cursor: &mut Cursor<'_>, done: ReadDone, pieces: &mut Vec<Shared>) -> Step {
-    cursor.results.word(done.eof.into())?;
+    cursor.results.fixed::<4>(&done.eof)?;
     cursor.results.data(done.count, pieces)?;
     Ok(())
 }
@@ -224,7 +224,7 @@ pub(super) fn write<S: Store + ?Sized>(
 
 fn append_write(cursor: &mut Cursor<'_>, done: WriteDone, verifier: StoreVerifier) -> Step {
     let (count, committed) = (done.count, stable(done.committed));
-    cursor.results.value(&WriteOk4 { count, committed, verifier: FixedOpaque(verifier) })?;
+    cursor.results.fixed::<WRITE_LEN>(&WriteOk4 { count, committed, verifier: FixedOpaque(verifier) })?;
     Ok(())
 }
 

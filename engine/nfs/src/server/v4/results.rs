@@ -58,8 +58,8 @@ pub(in crate::server) struct Results {
     limit: usize,
     /// Octets at most, without items that go by Write chunk: those of the transport.
     payload_limit: usize,
-    /// Octets that each Write chunk has room for, of the first items.
-    chunk_rooms: Vec<u64>,
+    /// Octets that each Write chunk has room for, of the first items; and how many there are.
+    chunk_rooms: ([u64; ELIGIBLE_RESULTS as usize], usize),
     count_place: usize,
     count: u32,
     status: Status4Word,
@@ -109,8 +109,14 @@ impl Results {
         (self.len, self.count_place) = (len, len - UNIT);
         self.limit = usize::MAX;
         self.payload_limit = reply.payload_room().saturating_sub(REPLY_HEADER_LEN);
-        self.chunk_rooms.clear();
-        self.chunk_rooms.extend((0..usize::from(ELIGIBLE_RESULTS)).map_while(|item| reply.item_place(item)));
+        let (rooms, count) = &mut self.chunk_rooms;
+        *count = 0;
+        while *count < rooms.len()
+            && let Some(room) = reply.item_place(*count)
+        {
+            rooms[*count] = room;
+            *count += 1;
+        }
     }
 
     /// Empties it, for the next COMPOUND.
@@ -153,7 +159,8 @@ impl Results {
     #[inline]
     pub(in crate::server) fn item_room(&self, head: usize) -> Option<u32> {
         let room = self.room().checked_sub(head)?;
-        let room = match self.chunk_rooms.get(self.items.len()) {
+        let (rooms, count) = &self.chunk_rooms;
+        let room = match rooms[..*count].get(self.items.len()) {
             Some(chunk) => self.limit.saturating_sub(self.total_len() + head).min(*chunk as usize),
             None => room & !(UNIT - 1),
         };
@@ -231,7 +238,7 @@ impl Results {
         if self.item_room(UNIT).is_none_or(|room| len > room) {
             return Err(Overflow);
         }
-        if self.chunk_rooms.len() > self.items.len() {
+        if self.chunk_rooms.1 > self.items.len() {
             self.reduced_len += padded(len) as usize;
         }
         self.items.push(Item { at: self.len, len, data });
@@ -270,13 +277,16 @@ impl Results {
         self.octets[self.len..].first_chunk_mut().unwrap_or_else(|| unreachable!("it has grown"))
     }
 
-    /// Appends a word.
+    /// Appends a value that is always of `LEN` octets: with one check of the room.
     #[inline]
-    pub(super) fn word(&mut self, word: u32) -> Result<(), Overflow> {
-        if self.room() < UNIT {
+    pub(super) fn fixed<const LEN: usize>(&mut self, value: &impl Encode) -> Result<(), Overflow> {
+        if self.room() < LEN {
             return Err(Overflow);
         }
-        self.word_beyond_limit(word);
+        let mut writer = Writer::new(self.next::<LEN>());
+        writer.value(value)?;
+        debug_assert_eq!(writer.position(), LEN, "its length");
+        self.len += LEN;
         Ok(())
     }
 

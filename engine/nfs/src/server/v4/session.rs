@@ -367,7 +367,7 @@ pub(super) fn sequence<S: Store + ?Sized>(
     }
     let slots = session.slots();
     // It always fits: no session has a limit that it exceeds.
-    cursor.results.value(&SequenceOk {
+    cursor.results.fixed::<SEQUENCE_LEN>(&SequenceOk {
         session: arguments.session,
         sequence_id: arguments.sequence_id,
         slot: arguments.slot,
