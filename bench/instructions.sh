@@ -157,7 +157,7 @@ renew() {
 
 # check PROFILE...: a line for each figure; status 1 if one is too high, or has no budget, or a budget of these profiles no figure
 check() {
-    awk -v renew="bench/instructions.sh --renew" -v profiles=" $* " -v most=55 '
+    awk -v renew="bench/instructions.sh --renew" -v profiles=" $* " -v most=15 '
         function compare(end, is, budget,    name, depth, percent) {
             name = $2
             depth = match(name, /_[0-9]+$/) ? substr(name, RSTART + 1) : 1
