@@ -101,7 +101,7 @@ struct ReplyNeed {
 }
 
 /// What one Call pulls by RDMA Read. Reused.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pull {
     /// The Payload stream of a Long Call.
     pub(crate) long: Vec<Buf>,
@@ -143,33 +143,6 @@ const LIST_LEN: usize = 4;
 
 /// Pieces that most Calls have at most.
 const PIECES_USUAL: usize = 16;
-
-impl Default for Pull {
-    /// With room for the lists of most Calls, whichever way they take: what a Call allocates does not depend on those before it.
-    fn default() -> Pull {
-        Pull {
-            long: Vec::with_capacity(LIST_LEN),
-            stream: ArrayVec::new(),
-            lone: Placed::default(),
-            items: Vec::with_capacity(LIST_LEN),
-            reduced: ArrayVec::new(),
-            wanted: ArrayVec::new(),
-            came: None,
-            waits: None,
-            reply: None,
-            is_last_try: false,
-            incoming: Vec::with_capacity(LIST_LEN),
-            pending: 0,
-            in_flight: 0,
-            vacant: 0,
-            is_windowed: false,
-            is_unordered: false,
-            held: 0,
-            touched: Duration::ZERO,
-            due: None,
-        }
-    }
-}
 
 impl Reused for Pull {
     /// Forgets everything; buffers go back to their pools.
