@@ -490,11 +490,6 @@ impl<P: Provider> Served<P> {
 
     /// Makes Calls with and without chunks, as many at once as there are credits, until all credits were used.
     fn keep_busy(&mut self, connection: ConnectionId, credits_max: u32) {
-        self.keep_busy_with(connection, credits_max, &[PUT, GET, ECHO]);
-    }
-
-    /// The same, with Calls of these procedures in turn.
-    fn keep_busy_with(&mut self, connection: ConnectionId, credits_max: u32, procedures: &[u32]) {
         let (mut done, mut most, mut turn) = (0, 0, 0);
         let mut under_way = 0;
         let mut is_enough = false;
@@ -503,11 +498,10 @@ impl<P: Provider> Served<P> {
             while !is_enough && self.client.credits_available(connection) > 0 {
                 let mut buf = self.memory.pools.payload.take_len(CHUNK_LEN).expect("a page");
                 buf.set_len(CHUNK_LEN);
-                let procedure = procedures[turn % procedures.len()];
-                let mut chunks = match procedure {
-                    PUT => Chunks::read(buf.share()),
-                    GET => Chunks::write(buf),
-                    _ => Chunks::default(),
+                let (mut chunks, procedure) = match turn % 3 {
+                    0 => (Chunks::read(buf.share()), PUT),
+                    1 => (Chunks::write(buf), GET),
+                    _ => (Chunks::default(), ECHO),
                 };
                 let called =
                     self.client.call(connection, &request_for(procedure, 8), &mut chunks, |writer| {
@@ -552,9 +546,8 @@ fn a_connection_takes_the_memory_that_it_is_said_to<P: Provider>(what: &str, way
         let said = (config.connection_len() + (way.queue_pair_len)(&config)) as isize;
         let start = served.held;
         let first = served.connect();
-        served.keep_busy(first, credits_max);
-        // How many of a mixture read at once is a matter of moments.
-        served.keep_busy_with(first, credits_max, &[PUT]);
+        // Several times: how many Calls read at once is a matter of moments.
+        (0..4).for_each(|_| served.keep_busy(first, credits_max));
         let shared = served.held - start - said;
         let in_calls = config.call_len() as isize * credits_max as isize;
         let (start, files) = (served.held, memory_files() as isize);

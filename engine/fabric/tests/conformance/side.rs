@@ -142,7 +142,7 @@ impl<P: Provider> Side<P> {
         self.accounts.entry(key(queue_pair)).or_default()
     }
 
-    pub(crate) fn record(&mut self, queue_pair: QueuePairId, kind: Kind, id: u64, signaled: bool) {
+    fn record(&mut self, queue_pair: QueuePairId, kind: Kind, id: u64, signaled: bool) {
         let account = self.account(queue_pair);
         let before = account.posted.insert((kind, id), signaled);
         assert!(
