@@ -247,7 +247,6 @@ mod tests {
                 late: 1,
                 waited,
                 waited_sum,
-                ..ProcedureStatistics::default()
             }
         };
         let write = ProcedureStatistics { name: "WRITE", calls: 100, ..one(0, 0) };

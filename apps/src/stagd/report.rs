@@ -132,7 +132,7 @@ impl Snapshot {
         uptime: Duration,
     ) -> Snapshot {
         let (procedures, usage) = match engine.services_mut() {
-            Some(programs) => (programs.procedures().collect(), usage(programs)),
+            Some(programs) => (programs.procedures().cloned().collect(), usage(programs)),
             None => Default::default(),
         };
         let pools = ledger.pools().iter().map(|pool| PoolUse {

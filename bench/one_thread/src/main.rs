@@ -17,8 +17,6 @@
 //!
 //! `KIND+both`: the server has called the client on the same connection before (RFC 8167).
 //!
-//! With the feature `observed` the server counts its Calls by procedure.
-//!
 //! IDLE more connections carry no Call: their cost for a pass shows against a run without. READ and WRITE are of LENGTH octets
 //! (4096).
 //!
@@ -117,27 +115,12 @@ impl Place {
     }
 }
 
-/// What a reactor of the server serves: the services, or the services with an observer that counts their Calls.
-#[cfg(not(feature = "observed"))]
-type Served<S> = S;
-#[cfg(feature = "observed")]
-type Served<S> = stag::rpc::Observed<S>;
-
-#[cfg(not(feature = "observed"))]
-fn served<S>(services: S) -> Served<S> {
-    services
-}
-#[cfg(feature = "observed")]
-fn served<S: Services>(services: S) -> Served<S> {
-    stag::rpc::Observed::new(services)
-}
-
 /// Both ends and the time, which goes by in even steps once they are connected: the same is executed in each run.
 struct Ends<P: Provider, S> {
     client: Engine<P, ()>,
-    server: Engine<P, Served<S>>,
+    server: Engine<P, S>,
     /// Where Calls are executed that the server carries.
-    home: Option<Engine<P, Served<S>>>,
+    home: Option<Engine<P, S>>,
     connection: ConnectionId,
     now: Duration,
 }
@@ -321,12 +304,12 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
     let (entry, mut home) = match load.is_carried {
         true => {
-            let services = served(kind.services(&memory[2], Place::Home)?);
+            let services = kind.services(&memory[2], Place::Home)?;
             (Place::Entry, Some(Engine::new(home, services, memory[2].pools.clone(), config, 1)?))
         }
         false => (Place::Alone, None),
     };
-    let services = served(kind.services(&memory[1], entry)?);
+    let services = kind.services(&memory[1], entry)?;
     let mut server = Engine::new(server, services, memory[1].pools.clone(), config, 1)?;
     if let Some(home) = &mut home {
         let mesh = CallMesh::new(2, CARRIED_CALLS_MAX);

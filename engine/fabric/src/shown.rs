@@ -6,7 +6,7 @@ use arrayvec::ArrayVec;
 use stag_memory::{Buf, Shared};
 use stag_wire::rpcrdma::SINGLE_LEN;
 
-use crate::{Exposed, Handle, QueuePairId, ReadPart, ReadRequest, RemoteSegment};
+use crate::{Exposed, Handle, QueuePairId, ReadPart, RemoteSegment};
 
 /// A message, shown where it arrived. The peer cannot change it any more.
 #[derive(Debug)]
@@ -113,13 +113,8 @@ impl<F: FnMut(ShownMessage<'_>) -> Taken> TakeShown for F {
     }
 }
 
-/// What a peer has exposed, on a fabric that reads or writes it at once or before the answer, or begins to read it.
+/// What a peer has exposed, on a fabric that reads or writes it at once, or before the answer.
 pub trait MemoryInReach {
-    /// Whether it takes a round trip to read it: [`MemoryInReach::post_read`] may begin that, and nothing is read at once.
-    fn is_far(&self) -> bool {
-        false
-    }
-
     /// Reads as [`Provider::read_at_once`](crate::Provider::read_at_once) does.
     fn read(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool;
 
@@ -128,17 +123,6 @@ pub trait MemoryInReach {
     fn fill(&mut self, target: &mut Buf, source: RemoteSegment) -> bool {
         let len = target.len() as u32;
         self.read(target, &[ReadPart { at: 0, len, source }])
-    }
-
-    /// Begins to read as many octets as the target has from `source` on: what [`Provider::post_read`](crate::Provider::post_read)
-    /// of one part would do, with its completion. The user takes the message then, with [`Taken::Done`].
-    ///
-    /// # Errors
-    ///
-    /// Not now, or not here. [`Provider::post_read`](crate::Provider::post_read) does it then, or says what is wrong.
-    fn post_read(&mut self, request: ReadRequest, source: RemoteSegment) -> Result<(), ReadRequest> {
-        let _ = source;
-        Err(request)
     }
 
     /// Writes all of `source`: what [`Provider::post_write`](crate::Provider::post_write) would do, but without a completion.

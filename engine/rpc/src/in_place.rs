@@ -5,16 +5,12 @@
 //! else to do first, if the fabric has the memory of its chunk in reach, and if the duplicate request cache does not know it. If
 //! its handler then answers later, or with more than there is room for, the Call goes on in the general way, where the handler
 //! left it.
-//!
-//! Where it takes a round trip to read that memory, the read begins at once, and the Call takes its steps when it is done.
-
-use std::time::Duration;
 
 use stag_fabric::{
-    Handle, MemoryInReach, PlainMessage, Provider, ReadRequest, RemoteSegment, ScatteredMessage, TakeShown,
-    Taken, WholeMessage,
+    Handle, MemoryInReach, PlainMessage, Provider, RemoteSegment, ScatteredMessage, TakeShown, Taken,
+    WholeMessage,
 };
-use stag_proto::responder::ResponderCallId;
+use stag_memory::Buf;
 use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
 use stag_wire::xdr::{Reduced, Writer};
@@ -23,11 +19,11 @@ use crate::carried::{CarriedChunk, CarriedRoom, Destination};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::server::draft::{Draft, Verdict};
-use crate::server::pending::{Begun, CarriedCall, PullNeed, Stage};
-use crate::server::pulling::{Pull, plan_shown, read_id, take_at_once};
+use crate::server::pending::{Begun, CarriedCall, Stage};
+use crate::server::pulling::take_at_once;
 use crate::server::serving::Serving;
 use crate::server::spares::Reused;
-use crate::server::transit::MemoryHolder;
+use crate::server::transit::{MemoryHolder, TransitShare};
 use crate::service::call::{Caller, Placed, PlacedPieces};
 use crate::service::dispatch::{MayBeNameless, Origin, ReplyPolicy, Run, trace_call};
 use crate::service::reply::{Frame, Room, Space};
@@ -166,8 +162,7 @@ fn is_reply(stream: &[u8]) -> bool {
     stream.get(4..8).is_some_and(|kind| kind == REPLY)
 }
 
-/// A Call of version 1 that is shown where it arrived, or was, and whose chunk is read meanwhile: it is answered in place, or takes
-/// the general way.
+/// A Call of version 1 that is shown where it arrived: it is answered there, or takes the general way.
 struct Shown<'a, K: MayHaveChunk<'a>> {
     serving: &'a mut Serving,
     xid: u32,
@@ -184,31 +179,18 @@ struct Shown<'a, K: MayHaveChunk<'a>> {
 /// The only chunk of a Call that is shown.
 struct ShownChunk<'a> {
     call: Single,
-    source: ChunkSource<'a>,
+    /// The peer's memory.
+    memory: &'a mut dyn MemoryInReach,
     /// Where the Reply's header is built.
     header: &'a mut [u8],
-}
-
-/// Where the data of a chunk comes from, or goes to.
-enum ChunkSource<'a> {
-    /// The peer's memory.
-    Peer(&'a mut dyn MemoryInReach),
-    /// It was read. The Call came then, is in process since, and holds these pages.
-    Read { id: ResponderCallId, came: Option<Duration>, pages: usize },
 }
 
 /// What a Call that is shown may have: a chunk, or `()`.
 trait MayHaveChunk<'a> {
     fn get(&mut self) -> Option<&mut ShownChunk<'a>>;
-    fn peek(&self) -> Option<&ShownChunk<'a>>;
 }
 
 impl<'a> MayHaveChunk<'a> for () {
-    #[inline(always)]
-    fn peek(&self) -> Option<&ShownChunk<'a>> {
-        None
-    }
-
     #[inline(always)]
     fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
         None
@@ -217,26 +199,12 @@ impl<'a> MayHaveChunk<'a> for () {
 
 impl<'a> MayHaveChunk<'a> for ShownChunk<'a> {
     #[inline(always)]
-    fn peek(&self) -> Option<&ShownChunk<'a>> {
-        Some(self)
-    }
-
-    #[inline(always)]
     fn get(&mut self) -> Option<&mut ShownChunk<'a>> {
         Some(self)
     }
 }
 
 impl<'a, K: MayHaveChunk<'a>> Shown<'a, K> {
-    /// The Call in process whose data was read meanwhile, and the pages that it holds.
-    #[inline(always)]
-    fn begun(&self) -> Option<(ResponderCallId, usize)> {
-        match self.chunk.peek()?.source {
-            ChunkSource::Read { id, pages, .. } => Some((id, pages)),
-            ChunkSource::Peer(_) => None,
-        }
-    }
-
     #[inline(always)]
     fn chunk(&mut self) -> Option<SingleChunk> {
         self.chunk.get().map(|chunk| chunk.call.chunk)
@@ -258,10 +226,8 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
 
     #[inline(always)]
     fn open(&mut self, state: &mut EngineState) -> Result<Box<Draft>, Taken> {
-        if self.begun().is_none() {
-            self.serving.note_arrival(state);
-            self.count_data(state);
-        }
+        self.serving.note_arrival(state);
+        self.count_data(state);
         Ok(state.draft_in_place())
     }
 
@@ -297,30 +263,17 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
             return self.serving.leave(self.xid, terms, draft);
         }
         let Shown { serving, chunk, space, xid, requested, .. } = self;
-        let Some(ShownChunk { call, source, header }) = chunk.get() else {
+        let Some(ShownChunk { call, memory, header }) = chunk.get() else {
             let len = serving.end_in_place(state, draft);
-            count_in_place(state);
             let credits = serving.responder.answer_plain(*requested, serving.credit_limit());
             return Taken::Answered { credits, len };
         };
-        let Some(written) = write_in_reach(state, &mut draft, call.chunk, source) else {
+        let Some(written) = write_in_reach(state, &mut draft, call.chunk, *memory) else {
             draft.rescue(&state.pools.messages, header.len(), space);
             return serving.leave(*xid, terms, draft);
         };
         let len = header.len() + serving.end_in_place(state, draft);
-        let limit = serving.credit_limit();
-        let emitted = match source {
-            ChunkSource::Peer(_) => {
-                count_in_place(state);
-                serving.responder.answer_single(call, limit, written, header)
-            }
-            ChunkSource::Read { id, .. } => {
-                // The Call was counted when it came.
-                state.statistics.replies_sent += 1;
-                let emitted = serving.responder.answer_begun_single(*id, limit, written, header);
-                emitted.expect("it is in process")
-            }
-        };
+        let emitted = serving.responder.answer_single(call, serving.credit_limit(), written, header);
         debug_assert_eq!(emitted.header_len, header.len(), "the Payload stream is behind the header");
         Taken::AnsweredWhole { len, invalidate: emitted.invalidate.map(Handle) }
     }
@@ -331,11 +284,6 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
             return self.serving.leave_unanswered(state, self.xid, terms, draft);
         }
         // It is on its way to another reactor. The Receive of its message stays posted.
-        if let Some((id, pages)) = self.begun() {
-            let carried = CarriedCall { terms, has_chunk: true, held: pages as u32 };
-            self.serving.keep(id, self.xid, Stage::Carried(carried));
-            return Taken::Done;
-        }
         self.serving.note_arrival(state);
         self.count_data(state);
         let responder = &mut self.serving.responder;
@@ -361,14 +309,6 @@ impl<'a, K: MayHaveChunk<'a>> Arrival<EngineState> for Shown<'a, K> {
     }
 
     #[inline(always)]
-    fn since(&self) -> Option<Duration> {
-        match self.chunk.peek()?.source {
-            ChunkSource::Read { came, .. } => came,
-            ChunkSource::Peer(_) => None,
-        }
-    }
-
-    #[inline(always)]
     fn check(&mut self, _: &mut EngineState, run: &Run<'_>) -> Result<(), Taken> {
         match self.chunk() {
             Some(SingleChunk::Read(_)) if run.procedure.eligible_arguments == 0 => Err(Taken::No),
@@ -378,15 +318,11 @@ impl<'a, K: MayHaveChunk<'a>> Arrival<EngineState> for Shown<'a, K> {
 
     #[inline(always)]
     fn bring(&mut self, state: &mut EngineState, items: &mut [Placed]) -> Result<(), Taken> {
-        if let (Some(ShownChunk { call, source: ChunkSource::Peer(memory), .. }), [item]) =
-            (self.chunk.get(), items)
+        if let (Some(ShownChunk { call, memory, .. }), [item]) = (self.chunk.get(), items)
             && let SingleChunk::Read(read) = call.chunk
         {
-            let place = take_at_once(state, &self.serving.share, read);
-            let Some((mut buf, pages)) = place else { return Err(Taken::No) };
-            if !memory.fill(&mut buf, source_of(read)) {
-                return Err(Taken::No);
-            }
+            let read = read_in_reach(state, &self.serving.share, *memory, read);
+            let Some((buf, pages)) = read else { return Err(Taken::No) };
             item.len = buf.len() as u32;
             item.pieces.push(buf);
             self.held = Some(pages);
@@ -531,15 +467,14 @@ impl Serving {
             return Taken::No;
         }
         let (read, header_len) = match chunk {
-            SingleChunk::Read(_) if memory.is_far() => return self.begin_read(pass, call, memory, stream),
             SingleChunk::Read(read) => (Some(read), HEADER_LEN_MIN),
             SingleChunk::Write(_) => (None, SINGLE_LEN),
         };
         let (header, space) = space.split_at_mut(header_len);
-        let reduced = read.map(reduced_by);
+        let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let origin = self.origin(pass.core, link);
         let arrived = Arrived { origin, stream, reduced: reduced.as_slice() };
-        let chunk = ShownChunk { call, source: ChunkSource::Peer(memory), header };
+        let chunk = ShownChunk { call, memory, header };
         let mut shown = Shown { serving: self, xid, requested, chunk, space, held: None };
         // Filled in place: it is large to move.
         let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
@@ -547,88 +482,6 @@ impl Serving {
         let held = shown.held;
         self.keep_data(pass.core, data.as_mut_slice(), held);
         taken
-    }
-
-    /// Begins to read a Call's only chunk, and keeps the Call: it takes its steps when that is done.
-    #[inline]
-    fn begin_read<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        call: Single,
-        memory: &mut dyn MemoryInReach,
-        stream: &[u8],
-    ) -> Taken {
-        let Pass { core: state, services } = pass;
-        let SingleChunk::Read(read) = call.chunk else { return Taken::No };
-        if !has_eligible_arguments(*services, stream) {
-            return Taken::No;
-        }
-        let Some((buf, pages)) = take_at_once(state, &self.share, read) else { return Taken::No };
-        // More is read a window at a time.
-        if !state.transit.may_ask(&self.share, &state.pools.payload, pages) {
-            return Taken::No;
-        }
-        let request = ReadRequest { id: read_id(self.responder.next_slot(), 0), target: buf };
-        if memory.post_read(request, source_of(read)).is_err() {
-            return Taken::No;
-        }
-        self.note_arrival(state);
-        state.statistics.calls_received += 1;
-        let id = self.responder.begin_single(&call);
-        let pull = plan_shown(state, &mut self.share, (read, pages), stream);
-        self.keep(id, call.xid, Stage::Pulling { message: None, pull, need: PullNeed::Reads });
-        Taken::Done
-    }
-
-    /// Goes on with a Call whose data was read since it was shown. `true`: it is answered, or another reactor does that. `false`: it takes
-    /// the general way, with what its handler has begun.
-    #[inline]
-    pub(crate) fn go_on_where_shown<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        (id, xid): (ResponderCallId, u32),
-        pull: &mut Pull,
-    ) -> bool {
-        let requested = self.responder.credits_requested();
-        let Some(chunk @ SingleChunk::Read(read)) = self.responder.single(id) else { return false };
-        // A Send that must be awaited, Replies that wait for room, too few or too many Receives posted.
-        if pass.core.stopping
-            || !self.blocked.is_empty()
-            || self.held != self.wanted(requested)
-            || self.is_over_limit(pass.core)
-        {
-            return false;
-        }
-        let Core { provider, state } = &mut *pass.core;
-        let services = &mut *pass.services;
-        let mut taken = Taken::No;
-        provider.build_whole(link.id, |space| {
-            let (header, space) = space.split_at_mut(HEADER_LEN_MIN);
-            let (connection, slot) = (link.id, id.index() as u32);
-            let origin = Origin { connection, slot, peer: link.peer, local: None, now: state.now };
-            let reduced = [reduced_by(read)];
-            let arrived = Arrived { origin, stream: &pull.stream, reduced: &reduced };
-            let call = Single { xid, credits: requested, chunk };
-            let source = ChunkSource::Read { id, came: pull.came, pages: pull.held };
-            let chunk = ShownChunk { call, source, header };
-            let mut shown = Shown { serving: &mut *self, xid, requested, chunk, space, held: None };
-            taken = serve(
-                &mut Pass { core: state, services },
-                &mut shown,
-                &arrived,
-                std::slice::from_mut(&mut pull.lone),
-            );
-            match taken {
-                Taken::AnsweredWhole { len, invalidate } => Some((len, invalidate)),
-                _ => None,
-            }
-        });
-        if taken == Taken::Done {
-            // It is counted for the Call that is carried.
-            pull.held = 0;
-        }
-        taken != Taken::No
     }
 
     /// Where a Call comes in that [`Serving::may_take`].
@@ -661,6 +514,7 @@ impl Serving {
         }
         draft.forget_results();
         state.put_draft_in_place(draft);
+        count_in_place(state);
         len
     }
 
@@ -696,37 +550,26 @@ pub(crate) fn xid_of_stream(stream: &[u8]) -> u32 {
     stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid))
 }
 
-/// Whether a Call is one whose arguments may be in a chunk, as far as its header says.
-#[inline]
-fn has_eligible_arguments<S: Services>(services: &S, stream: &[u8]) -> bool {
-    // The xid, msg_type, RPC's own version, and what is called (RFC 5531 section 9).
-    let Some(words) = stream.first_chunk::<24>() else { return false };
-    let word = |at: usize| words.as_chunks().0.get(at).map_or(0, |word| u32::from_be_bytes(*word));
-    let found = services.lookup(word(3), word(4), word(5));
-    word(1) == 0
-        && word(2) == 2
-        && matches!(found, Lookup::Found { procedure, .. } if procedure.eligible_arguments > 0)
-}
-
-/// Where a chunk is in the peer's memory.
-#[inline(always)]
-fn source_of(read: ReadSegment) -> RemoteSegment {
-    let Segment { handle, offset, .. } = read.segment;
-    RemoteSegment { handle: Handle(handle), offset }
-}
-
-/// What a Call's only chunk, of one segment, leaves out of its Payload stream.
-#[inline(always)]
-pub(crate) fn reduced_by(read: ReadSegment) -> Reduced {
-    Reduced::read_chunk(0, read.position, read.segment.length)
-}
-
 /// Counts a Call that is answered in place.
 #[inline(always)]
-pub(crate) fn count_in_place(state: &mut EngineState) {
+fn count_in_place(state: &mut EngineState) {
     state.statistics.calls_received += 1;
     state.statistics.messages_short += 1;
     state.statistics.replies_sent += 1;
+}
+
+/// Reads a Call's chunk at once, if there is memory for it by the rules of the general way. Returns the memory, and the
+/// number of pages to count for it.
+#[inline(always)]
+pub(crate) fn read_in_reach(
+    state: &EngineState,
+    share: &TransitShare,
+    memory: &mut dyn MemoryInReach,
+    read: ReadSegment,
+) -> Option<(Buf, usize)> {
+    let (mut buf, pages) = take_at_once(state, share, read)?;
+    let Segment { handle, offset, .. } = read.segment;
+    memory.fill(&mut buf, RemoteSegment { handle: Handle(handle), offset }).then_some((buf, pages))
 }
 
 /// Writes a Reply's result to the Call's Write chunk at once, and returns how many octets that are. `None`: not now, or it is in
@@ -736,7 +579,7 @@ fn write_in_reach(
     state: &mut EngineState,
     draft: &mut Draft,
     chunk: SingleChunk,
-    source: &mut ChunkSource<'_>,
+    memory: &mut dyn MemoryInReach,
 ) -> Option<u32> {
     let EngineState { statistics, .. } = state;
     let (item, piece) = match (&draft.items[..], &draft.pieces[..]) {
@@ -748,7 +591,7 @@ fn write_in_reach(
         ([item], [piece]) => (item, piece),
         _ => return None,
     };
-    let (SingleChunk::Write(segment), ChunkSource::Peer(memory)) = (chunk, source) else { return None };
+    let SingleChunk::Write(segment) = chunk else { return None };
     if !item.reduced || piece.len() != item.len as usize || item.len > segment.length {
         return None;
     }

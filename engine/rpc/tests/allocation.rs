@@ -546,8 +546,7 @@ fn a_connection_takes_the_memory_that_it_is_said_to<P: Provider>(what: &str, way
         let said = (config.connection_len() + (way.queue_pair_len)(&config)) as isize;
         let start = served.held;
         let first = served.connect();
-        // Several times: how many Calls read at once is a matter of moments.
-        (0..4).for_each(|_| served.keep_busy(first, credits_max));
+        served.keep_busy(first, credits_max);
         let shared = served.held - start - said;
         let in_calls = config.call_len() as isize * credits_max as isize;
         let (start, files) = (served.held, memory_files() as isize);

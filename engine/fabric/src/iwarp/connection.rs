@@ -299,21 +299,7 @@ impl QueuePair {
             *exposed = self.stags.fence(handle);
             return false;
         };
-        self.tx.send_built(len, None);
-        true
-    }
-
-    /// Sends a message that is built where it leaves, if nothing stands in its way. `false`: nothing happened.
-    #[inline]
-    pub(super) fn build_whole(
-        &mut self,
-        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
-    ) -> bool {
-        if !self.is_open() {
-            return false;
-        }
-        let Some((len, invalidate)) = self.tx.whole_space().and_then(build) else { return false };
-        self.tx.send_built(len, invalidate);
+        self.tx.send_exposing(len);
         true
     }
 
@@ -356,19 +342,6 @@ impl QueuePair {
         self.outstanding += 1;
         self.tx.post_read(id, target, parts);
         Ok(())
-    }
-
-    /// Whether one more request can be posted.
-    #[inline(always)]
-    pub(super) fn may_post(&self) -> bool {
-        self.refusal().is_none()
-    }
-
-    /// Posts a Read that [`QueuePair::may_post`].
-    #[inline]
-    pub(super) fn begin_read(&mut self, request: ReadRequest, source: RemoteSegment) {
-        self.outstanding += 1;
-        self.tx.begin_read(request, source);
     }
 
     #[inline]

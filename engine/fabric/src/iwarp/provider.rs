@@ -342,24 +342,6 @@ impl Provider for Iwarp {
     }
 
     #[inline]
-    fn build_whole(
-        &mut self,
-        queue_pair: QueuePairId,
-        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
-    ) -> bool {
-        let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
-        if !pair.build_whole(build) {
-            return false;
-        }
-        let is_full = pair.tx.is_built_full();
-        self.posted(queue_pair.index);
-        if is_full {
-            self.flush_early(queue_pair.index);
-        }
-        true
-    }
-
-    #[inline]
     fn build_exposing(
         &mut self,
         queue_pair: QueuePairId,

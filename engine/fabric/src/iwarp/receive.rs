@@ -231,11 +231,7 @@ impl QueuePair {
             return Err(Fault::Crc.into());
         }
         let head_len = mpa::LENGTH_LEN + header_len;
-        match fpdu.covered.first_chunk() {
-            // With what is behind a shorter one: a copy of a length that only the run knows would be a call.
-            Some(head) => self.rx.head = *head,
-            None => self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]),
-        }
+        self.rx.head[..head_len].copy_from_slice(&fpdu.covered[..head_len]);
         let (header, payload) = parse(fpdu.ulpdu)?;
         self.begin(header, payload.len() as u32)?;
         if !self.show_in_place(payload, sink, counters, show) {
@@ -289,7 +285,7 @@ impl QueuePair {
         true
     }
 
-    /// As [`QueuePair::show_in_place`], of a message with chunks, or one that ends an exposure of ours.
+    /// As [`QueuePair::show_in_place`], of a message with a Write chunk, or one that ends an exposure of ours.
     // Not inline: it would slow down messages without chunks.
     #[inline(never)]
     fn show_whole(
@@ -299,7 +295,7 @@ impl QueuePair {
         counters: &mut IwarpCounters,
         show: &mut impl TakeShown,
     ) -> bool {
-        if octets.len() > WHOLE_LEN_MAX {
+        if octets.len() > WHOLE_LEN_MAX || !can_be_answered_at_once(octets) {
             return false;
         }
         let (mut invalidated, mut exposed) = (None, None);
@@ -315,8 +311,7 @@ impl QueuePair {
         self.hear();
         let queue_pair = self.id;
         let is_open = matches!(self.phase, Phase::Open);
-        let may_post = self.may_post();
-        let (space, mut memory) = self.tx.answer_space(may_post);
+        let (space, mut memory) = self.tx.answer_space();
         let space = space.filter(|_| is_open);
         let has_space = space.is_some();
         match show.take_whole(WholeMessage {
@@ -332,14 +327,10 @@ impl QueuePair {
                 self.rx.invalidated = self.rx.opcode.invalidates().then(|| invalidated.zip(exposed));
                 return false;
             }
-            Taken::Done => {
-                if let Some((request, source)) = memory.read {
-                    self.begin_read(request, source);
-                }
-            }
+            Taken::Done => {}
             Taken::AnsweredWhole { len, invalidate } => {
                 assert!(has_space, "an answer of {len} octets without space");
-                self.tx.send_answer(len, invalidate, memory.written);
+                self.tx.send_whole(len, invalidate, memory);
             }
             taken => unreachable!("it is answered whole: {taken:?}"),
         }
@@ -775,6 +766,14 @@ impl QueuePair {
             None => Stop::Terminated(rdmap::Cause { layer: 0xf, error_type: 0, code: 0 }, None),
         }
     }
+}
+
+/// Whether a message of version 1 has no Read list: reading the peer's memory takes a round trip.
+#[inline]
+fn can_be_answered_at_once(message: &[u8]) -> bool {
+    /// Octets before the Read list: xid, version, credits, procedure (RFC 8166, section 4.1).
+    const READ_LIST_AT: usize = 16;
+    message.get(READ_LIST_AT..).and_then(<[u8]>::first_chunk) == Some(&[0; 4])
 }
 
 #[inline]

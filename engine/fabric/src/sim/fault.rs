@@ -40,9 +40,6 @@ pub struct FaultPlan {
     /// [`build_plain`](crate::Provider::build_plain), [`build_exposing`](crate::Provider::build_exposing),
     /// [`read_at_once`](crate::Provider::read_at_once)).
     pub in_place: Odds,
-    /// To read the peer's memory takes a round trip, which begins where a message is shown
-    /// ([`MemoryInReach::is_far`](crate::MemoryInReach::is_far)).
-    pub far: Odds,
 
     /// A request to connect is refused.
     pub connect_refused: Odds,
@@ -79,7 +76,6 @@ impl Default for FaultPlan {
             complete_early: Odds::NEVER,
             post_full: Odds::NEVER,
             in_place: Odds::one_in(2),
-            far: Odds::one_in(2),
             connect_refused: Odds::NEVER,
             setup_lost: Odds::NEVER,
             handover_lost: Odds::NEVER,
@@ -142,7 +138,6 @@ impl FaultPlan {
                     complete_early: some(storm.complete_early),
                     post_full: some(storm.post_full),
                     in_place,
-                    far: Odds::one_in(2),
                     connect_refused: some(storm.connect_refused),
                     setup_lost: some(storm.setup_lost),
                     handover_lost: storm.handover_lost,

@@ -45,7 +45,6 @@ mod fault;
 mod provider;
 mod queue_pair;
 mod random;
-mod reach;
 mod scattered;
 mod setup;
 mod sweep;

@@ -1,17 +1,17 @@
 //! [`Sim`]: the fabric trait on a simulated device.
 
+use std::cell::RefMut;
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use stag_memory::{Arena, ArenaId, Buf};
+use stag_memory::{Arena, ArenaId, Buf, Shared};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
 use super::World;
 use super::device::Device;
 use super::exposure::{EXPOSURES_MAX, Fenced, Invalidated};
 use super::queue_pair::{End, Part, Payload, Phase, QueuePair, Receive, Verb, Work};
-use super::reach::Reach;
 use super::setup::SimHandover;
 use super::world::{Happening, State};
 use crate::plain::plain_credits;
@@ -19,9 +19,9 @@ use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::setup::{check_private_data, check_targets};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, FabricError, Fence,
-    GATHERED_LEN_MAX, GatheredPieces, Handle, Limits, ListenerId, PLAIN_LEN_MAX, PlainMessage, PostError,
-    Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused, RemoteSegment,
-    SendRequest, TakeShown, Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
+    GATHERED_LEN_MAX, GatheredPieces, Handle, Limits, ListenerId, MemoryInReach, PLAIN_LEN_MAX, PlainMessage,
+    PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX, ReadPart, ReadRequest, Refused,
+    RemoteSegment, SendRequest, TakeShown, Taken, WHOLE_LEN_MAX, WholeMessage, WriteRequest,
 };
 
 /// A provider on a simulated fabric. Made by [`World::provider`].
@@ -229,8 +229,7 @@ impl Sim {
         let plain = plain_credits(buf).filter(|_| invalidated.is_none());
         let space_len = if plain.is_some() { PLAIN_LEN_MAX } else { WHOLE_LEN_MAX };
         let has_space = self.offers_space(queue_pair);
-        let is_far = has_read_list(buf) && self.is_far();
-        let mut memory = Reach::new(self.world.clone(), self.device, queue_pair, is_far);
+        let mut memory = Reach { world: self.world.clone(), device: self.device, queue_pair };
         let space = has_space.then(|| &mut self.space[..space_len]);
         let taken = match plain {
             Some(credits) => {
@@ -248,11 +247,7 @@ impl Sim {
         };
         match taken {
             Taken::No => return Err(completion),
-            Taken::Done => {
-                if let Some((request, source)) = memory.read {
-                    self.begin_read(queue_pair, request, source);
-                }
-            }
+            Taken::Done => {}
             Taken::Answered { credits, len } => {
                 assert!(has_space && plain.is_some(), "an answer of {len} octets without space");
                 self.send_plain(queue_pair, credits, len);
@@ -275,9 +270,35 @@ impl Sim {
     }
 }
 
-/// Whether a message of version 1 has a Read list, which is behind four words (RFC 8166, section 4.1).
-fn has_read_list(message: &[u8]) -> bool {
-    message.get(16..20).is_some_and(|word| word != [0; 4])
+/// The peer's memory, while one of its messages is shown.
+struct Reach {
+    world: World,
+    device: usize,
+    queue_pair: QueuePairId,
+}
+
+impl Reach {
+    /// The state, if memory of this arena can be used.
+    fn state(&self, arena: ArenaId) -> Option<RefMut<'_, State>> {
+        let mut state = self.world.0.borrow_mut();
+        own(&mut state, self.device).arenas.contains(&arena).then_some(state)
+    }
+
+    fn end(&self) -> End {
+        End { device: self.device, id: self.queue_pair }
+    }
+}
+
+impl MemoryInReach for Reach {
+    fn read(&mut self, target: &mut Buf, parts: &[ReadPart]) -> bool {
+        let state = self.state(target.location().arena);
+        state.is_some_and(|mut state| state.read_at_once(self.end(), target, parts))
+    }
+
+    fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
+        let state = self.state(source.location().arena);
+        state.is_some_and(|mut state| state.write_at_once(self.end(), source, target))
+    }
 }
 
 /// The device behind a live [`Sim`].
@@ -644,19 +665,6 @@ impl Provider for Sim {
         }
         let Some((credits, len)) = build(&mut self.space[..PLAIN_LEN_MAX]) else { return false };
         self.send_plain(queue_pair, credits, len);
-        true
-    }
-
-    fn build_whole(
-        &mut self,
-        queue_pair: QueuePairId,
-        build: impl FnOnce(&mut [u8]) -> Option<(usize, Option<Handle>)>,
-    ) -> bool {
-        if !self.offers_space(queue_pair) {
-            return false;
-        }
-        let Some((len, invalidate)) = build(&mut self.space[..WHOLE_LEN_MAX]) else { return false };
-        self.send_built(queue_pair, invalidate, self.space[..len].to_vec());
         true
     }
 

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use stag_fabric::{
     Completed, Completion, DisconnectReason, Exposed, Handle, PLAIN_LEN_MAX, PlainMessage, Provider,
-    QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
+    QueuePairId, ReadPart, RemoteSegment, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
 };
 use stag_memory::Shared;
 use stag_wire::rpcrdma::SINGLE_LEN;
@@ -380,56 +380,6 @@ pub(crate) fn what_was_read_in_vain_can_be_fenced<H: Harness>(bench: &mut Bench<
     assert_eq!(octets, pattern(100, 3));
     let Exposed::Read(memory) = bench.fenced(A, qa, readable.handle, 1) else { panic!("it was readable") };
     assert_eq!(memory[..], [7; 100]);
-}
-
-/// A Read that begins where a message is shown completes as one that is posted, and the Receive of the message stands for the next. One
-/// that does not begin leaves its target.
-pub(crate) fn a_read_begins_where_its_message_is_shown<H: Harness>(bench: &mut Bench<H>) {
-    let [qa, qb] = bench.connect();
-    bench[B].post_receive(qb, 0);
-    for round in 0..24 {
-        let bytes = pattern(3000, round);
-        let source = bench[A].expose_read(qa, &bytes);
-        let message = pattern(100 + round as usize, round);
-        send(bench, A, qa, &message);
-        let mut target = Some(bench[B].buf(&[0xee; 3000]));
-        let (left, done) = until(bench, |bench| {
-            let now = bench.harness.now();
-            let mut completions = VecDeque::with_capacity(32);
-            bench[B].provider().poll_in_place(now, &mut completions, 32, &mut |shown: ShownMessage<'_>| {
-                let ShownMessage::Whole(shown) = shown else { panic!("it is not plain") };
-                assert_eq!(shown.octets, message);
-                let request = ReadRequest { id: 100 + round, target: target.take().expect("shown once") };
-                match shown.memory.post_read(request, source) {
-                    Ok(()) => Taken::Done,
-                    Err(request) => {
-                        target = Some(request.target);
-                        Taken::No
-                    }
-                }
-            });
-            completions.iter().for_each(|completion| bench[B].note_harvested(completion));
-            bench[B].provider().ring_doorbells();
-            match completions.pop_front() {
-                Some(Completion { completed: Completed::Read(buf), id, result, .. }) => {
-                    assert_eq!((id, result), (100 + round, Ok(())));
-                    Some((None, Some(buf)))
-                }
-                Some(completion) => Some((Some(whole(completion)), None)),
-                None => None,
-            }
-        });
-        if let Some(octets) = left {
-            assert_eq!(octets, message);
-            assert!(target.is_some_and(|target| target[..] == [0xee; 3000]), "nothing was read");
-            bench[B].post_receive(qb, round + 1);
-            bench[B].provider().ring_doorbells();
-        }
-        if let Some(buf) = done {
-            assert!(buf[..] == bytes[..], "round {round}");
-        }
-        bench.fenced(A, qa, source.handle, round);
-    }
 }
 
 /// A message that is built in place behind an exposure arrives as any other, in order, and the peer can use what it names. Space

@@ -95,7 +95,6 @@ conformance! {
         whole_messages_are_answered_with_memory
         an_answer_invalidates_what_is_exposed
         what_was_read_in_vain_can_be_fenced
-        a_read_begins_where_its_message_is_shown
     }
     at_once {
         reads_at_once

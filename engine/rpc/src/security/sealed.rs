@@ -4,7 +4,6 @@
 //! way sees the sealed Reply only. A Call that is answered later leaves its seal in [`Seals`], under its name.
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use smallvec::SmallVec;
@@ -289,10 +288,6 @@ impl<C: AsMut<EngineState>, A: Arrival<C>> Arrival<C> for Sealed<'_, A> {
         room.inline_len_max = room.inline_len_max.saturating_sub(growth);
         room.reply_chunk_len = room.reply_chunk_len.saturating_sub(growth);
         Ok(room)
-    }
-
-    fn since(&self) -> Option<Duration> {
-        self.way.since()
     }
 
     fn discard(&mut self, core: &mut C) -> A::Served {

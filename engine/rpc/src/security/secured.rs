@@ -9,7 +9,6 @@ use super::{CallerVisitor, Claim, FlavorSet, SealedCall, Unsealed};
 use crate::ConnectionId;
 use crate::call_back::{CallBack, CallBackError};
 use crate::service::call::Call;
-use crate::service::observing::{CallInStep, CallStep};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -79,16 +78,6 @@ impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
     #[inline]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         self.services.call(service, call, reply)
-    }
-
-    #[inline(always)]
-    fn observe(&mut self, step: CallStep, call: &CallInStep) {
-        self.services.observe(step, call);
-    }
-
-    #[inline(always)]
-    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
-        self.services.postponed(service, call, arrived);
     }
 
     #[inline]

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `Running` | nothing: it takes its steps ([`crate::service::steps`]), and [`Served`] says how they end |
 //! | `Begun` | its message, which is put into a Receive, and comes next |
-//! | `Pulling`, `Reads` | the RDMA Reads that are under way; one that is [shown](crate::in_place) is its Call's only one |
+//! | `Pulling`, `Reads` | the RDMA Reads that are under way |
 //! | `Pulling`, `Memory` | payload memory to read into, or for its Reply |
 //! | `Pulling`, `Room` | room in the send queue, or a message buffer for its Reply |
 //! | `Later` | its answer |
@@ -44,8 +44,8 @@ pub(crate) struct Pending {
 /// What a Call waits for, and what it holds meanwhile.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// Its data. Without a message it was only shown, and its Receive is posted still: its Payload stream is with what it pulls.
-    Pulling { message: Option<Buf>, pull: Box<Pull>, need: PullNeed },
+    /// Its data.
+    Pulling { message: Buf, pull: Box<Pull>, need: PullNeed },
     /// Its answer, on these terms. What it pulled is kept until then.
     Later { message: Buf, pull: Option<Box<Pull>>, terms: ReplyPolicy },
     /// The same, for a Call that was carried from where it arrived: its Receive is posted still.
@@ -219,10 +219,10 @@ impl Pending {
         }
     }
 
-    /// Its message, if that is in a Receive, and what it pulls, if it waits for that.
-    pub(crate) fn pull_mut(&mut self) -> Option<(Option<&Buf>, &mut Pull)> {
+    /// Its message and what it pulls, if it waits for that.
+    pub(crate) fn pull_mut(&mut self) -> Option<(&Buf, &mut Pull)> {
         match &mut self.stage {
-            Stage::Pulling { message, pull, .. } => Some((message.as_ref(), pull)),
+            Stage::Pulling { message, pull, .. } => Some((message, pull)),
             _ => None,
         }
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
-use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment, WHOLE_LEN_MAX};
+use stag_fabric::{Handle, Provider, READ_PARTS_MAX, ReadPart, ReadRequest, RemoteSegment};
 use stag_memory::{Buf, Pool};
 use stag_proto::responder;
 use stag_proto::span::Cursor;
@@ -11,7 +11,6 @@ use stag_wire::rpcrdma::{ReadSegment, Segment, SingleChunk};
 use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
-use crate::in_place::reduced_by;
 use crate::server::pushing::Posted;
 use crate::server::spares::Reused;
 use crate::server::transit::{self, MemoryHolder, TransitShare};
@@ -105,14 +104,9 @@ struct ReplyNeed {
 pub(crate) struct Pull {
     /// The Payload stream of a Long Call.
     pub(crate) long: Vec<Buf>,
-    /// Of a Call that was only shown: its Payload stream, and its only data once that is here.
-    pub(crate) stream: ArrayVec<u8, WHOLE_LEN_MAX>,
-    pub(crate) lone: Placed,
     pub(crate) items: Vec<Placed>,
     pub(crate) reduced: ArrayVec<Reduced, READ_CHUNKS_MAX>,
     wanted: ArrayVec<Wanted, READ_CHUNKS_MAX>,
-    /// When the Call came.
-    pub(crate) came: Option<Duration>,
     /// Since when it waits for memory.
     pub(crate) waits: Option<Duration>,
     /// The Call was executed, and waits for memory for its Reply.
@@ -149,15 +143,12 @@ impl Reused for Pull {
     fn clear(&mut self) {
         debug_assert_eq!(self.held, 0, "what was counted is still counted");
         self.long.clear();
-        self.stream.clear();
-        self.lone.pieces.clear();
         self.items.clear();
         self.reduced.clear();
         self.wanted.clear();
-        (self.came, self.waits) = (None, None);
+        self.waits = None;
         (self.reply, self.is_last_try) = (None, false);
         self.incoming.clear();
-        self.lone.len = 0;
         (self.pending, self.in_flight, self.vacant) = (0, 0, 0);
         (self.is_windowed, self.is_unordered) = (false, false);
         self.due = None;
@@ -197,7 +188,7 @@ impl Pull {
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.pending == 0
-            && (!self.items.is_empty() || self.lone.len > 0)
+            && !self.items.is_empty()
             && !self.wants_more()
             && self.vacant == 0
             && self.reply.is_none()
@@ -288,20 +279,6 @@ impl Pull {
         let pages = |wanted: &Wanted| transit::pages(pool, (wanted.end - wanted.start) as usize);
         let reply = self.reply.map_or(0, |need| need.pages);
         reply + self.vacant + self.wanted.iter().map(pages).sum::<usize>()
-    }
-
-    /// The data of a Call that was only shown is here.
-    #[inline]
-    pub(crate) fn fill_lone(&mut self, buf: Buf) {
-        self.incoming.clear();
-        self.lone.pieces.push(buf);
-    }
-
-    /// Takes the data of a Call that was only shown as that of any Call.
-    #[cold]
-    pub(crate) fn take_as_any(&mut self, read: ReadSegment) {
-        self.items.push(std::mem::take(&mut self.lone));
-        self.reduced.push(reduced_by(read));
     }
 
     /// Keeps the Payload stream of a Long Call, which is here.
@@ -540,32 +517,11 @@ pub(crate) fn plan_single(
     hold(state, share, pull, pages);
 }
 
-/// What a Call pulls that was only shown, and whose only chunk, of one segment, is being read into `pages` pages.
-#[inline]
-pub(crate) fn plan_shown(
-    state: &mut EngineState,
-    share: &mut TransitShare,
-    (read, pages): (ReadSegment, usize),
-    stream: &[u8],
-) -> Box<Pull> {
-    let mut pull = state.pulls.take();
-    let len = read.segment.length;
-    state.statistics.read_chunks += 1;
-    pull.came = Some(state.now);
-    let is_kept = pull.stream.try_extend_from_slice(stream).is_ok();
-    debug_assert!(is_kept, "a message that is shown is no longer");
-    pull.lone.len = len;
-    pull.incoming.push(Incoming { chunk: Some(0), start: 0, len, buf: None, posted: true });
-    (pull.pending, pull.in_flight) = (1, 1);
-    hold(state, share, &mut pull, pages);
-    pull
-}
-
 /// Plans to pull a Call's only chunk, of one segment.
 fn plan_chunk(state: &mut EngineState, pull: &mut Pull, read: ReadSegment) {
     let len = read.segment.length;
     state.statistics.read_chunks += 1;
-    pull.reduced.push(reduced_by(read));
+    pull.reduced.push(Reduced::read_chunk(0, read.position, len));
     pull.items.push(Placed { pieces: PlacedPieces::new(), len });
 }
 
@@ -609,12 +565,6 @@ pub(crate) fn read_at_once<P: Provider>(
     is_read
 }
 
-/// The name of a Read: the slot of its Call, and its place among what that pulls.
-#[inline(always)]
-pub(crate) fn read_id(slot: u32, place: u32) -> u64 {
-    (u64::from(slot) << 32) | u64::from(place)
-}
-
 /// Posts those of a Call's Reads that are not posted yet.
 pub(crate) fn post_reads<P: Provider>(
     core: &mut Core<P>,
@@ -656,7 +606,7 @@ pub(crate) fn post_reads<P: Provider>(
         let Some(target) = incoming.buf.take() else {
             return Posted::Faulty("a Read has no memory to go to");
         };
-        let request = ReadRequest { id: read_id(call.id.index() as u32, place as u32), target };
+        let request = ReadRequest { id: ((call.id.index() as u64) << 32) | place as u64, target };
         match core.provider.post_read(id, request, &parts) {
             Ok(()) => {
                 incoming.posted = true;

@@ -96,8 +96,8 @@ pub(crate) struct Deferrals {
     limit: usize,
     /// The instant of this pass.
     pub(crate) now: Duration,
-    /// A Call was deferred since the last [`Deferrals::yield_core`].
-    is_fresh: Cell<bool>,
+    /// The Call that was deferred last, if that was since the last [`Deferrals::yield_core`].
+    fresh: Cell<Option<Token>>,
     /// Whether a handler runs whose panics are caught.
     pub(crate) is_guarded: Cell<bool>,
     /// Behind a cell, because a Reply borrows it beside the rest of the engine.
@@ -125,7 +125,7 @@ impl Deferrals {
         Deferrals {
             limit,
             now: Duration::ZERO,
-            is_fresh: Cell::new(false),
+            fresh: Cell::new(None),
             is_guarded: Cell::new(false),
             mailbox: RefCell::new(None),
             home: RefCell::new(None),
@@ -168,9 +168,15 @@ impl Deferrals {
         }
         mailbox.outstanding += 1;
         mailbox.forecast.watch(self.now);
-        self.is_fresh.set(true);
+        self.fresh.set(Some(token));
         let (since, is_guarded) = (self.now, self.is_guarded.get());
         Ok(Deferred { token, since, is_guarded, sender: Some(mailbox.sender.clone()) })
+    }
+
+    /// Whether the Call of this token was deferred last, in this pass.
+    #[inline]
+    pub(crate) fn has_just_deferred(&self, token: Token) -> bool {
+        self.fresh.get() == Some(token)
     }
 
     /// Whether a Call was ever deferred.
@@ -208,7 +214,7 @@ impl Deferrals {
         let is_due = |mailbox: &mut Option<Mailbox>| {
             mailbox.as_ref().is_some_and(|mailbox| mailbox.forecast.is_due(now))
         };
-        if self.is_fresh.take() || (events == 0 && is_due(self.mailbox.get_mut())) {
+        if self.fresh.take().is_some() || (events == 0 && is_due(self.mailbox.get_mut())) {
             std::thread::yield_now();
         }
     }

@@ -17,7 +17,6 @@ use crate::server::client_log::ClientName;
 use crate::server::draft::Defect;
 use crate::server::duplicates::{Asked, EntryId, Known};
 use crate::service::call::{Call, CallHead, Caller, Placed};
-use crate::service::observing::{CallInStep, CallStep, ObservedProcedure};
 use crate::service::reply::Reply;
 use crate::service::steps::Arrived;
 use crate::service::{Home, Lookup, NULL_PROCEDURE, Outcome, Procedure, Repeat, Services};
@@ -302,13 +301,6 @@ impl<'a> Run<'a> {
         Run { head, procedure, service }
     }
 
-    /// What is called, for an observer; `None`: the engine answers it.
-    #[inline(always)]
-    pub(crate) fn called(&self) -> Option<ObservedProcedure> {
-        let CallHead { program, version, procedure, .. } = self.head;
-        (procedure != 0).then_some(ObservedProcedure { service: self.service, program, version, procedure })
-    }
-
     /// The Call as its service sees it.
     #[inline(always)]
     fn seen<'s>(&'s self, origin: &'s Origin<'s>, items: &'s mut [Placed]) -> Call<'s> {
@@ -325,13 +317,12 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Lets the service answer a Call that came at `arrived`. `true`: it has; `false`: it will, later.
+    /// Lets the service answer. `true`: it has; `false`: it will, later.
     #[inline(always)]
     pub(crate) fn call<S: Services>(
         &self,
         services: &mut S,
         origin: &Origin<'_>,
-        arrived: Duration,
         items: &mut [Placed],
         reply: &mut Reply<'_>,
     ) -> bool {
@@ -345,13 +336,6 @@ impl<'a> Run<'a> {
             return true;
         }
         let mut call = self.seen(origin, items);
-        let step = CallInStep { token: call.token(), at: arrived, arrived, called: self.called() };
-        services.observe(CallStep::Arrived, &step);
-        services.observe(CallStep::Ready, &CallInStep { at: origin.now, ..step });
-        let is_done = matches!(services.call(self.service, &mut call, reply), Outcome::Done);
-        if !is_done {
-            services.postponed(self.service, &call, arrived);
-        }
-        is_done
+        matches!(services.call(self.service, &mut call, reply), Outcome::Done)
     }
 }

@@ -8,7 +8,7 @@ use crate::engine::{Engine, find};
 use crate::server::draft::Draft;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Frame, Reply, Room};
-use crate::service::steps::{self, Exit, tell_of_late};
+use crate::service::steps::{self, Exit};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState};
 use crate::stream::{Streams, is_stream};
@@ -29,11 +29,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let services = &mut self.services;
             let (core, streams) = (&mut self.core, &mut self.streams);
             let fill = |reply: &mut Reply<'_>| services.finish(service, token, reply);
-            let is_answered = answer(core, &mut self.connections, streams, token, fill);
-            if !is_answered {
+            if !answer(core, &mut self.connections, streams, token, fill) {
                 self.services.abandoned(service, token);
             }
-            tell_of_late(&mut self.services, token, self.core.now, is_answered);
         }
         if self.core.deferrals.is_in_use() || self.core.duplicates.has_news() {
             count = self.answer_for_others(count);
@@ -51,9 +49,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
             && let Some((token, fill)) = self.core.deferrals.take()
         {
             count += 1;
-            let (core, streams) = (&mut self.core, &mut self.streams);
-            let is_answered = answer(core, &mut self.connections, streams, token, fill);
-            tell_of_late(&mut self.services, token, self.core.now, is_answered);
+            answer(&mut self.core, &mut self.connections, &mut self.streams, token, fill);
         }
         while self.core.duplicates.has_news()
             && count < LATE_BURST

@@ -10,7 +10,6 @@ pub(crate) mod dispatch;
 pub(crate) mod forecast;
 pub(crate) mod late;
 pub(crate) mod observed;
-pub(crate) mod observing;
 pub(crate) mod panic_guard;
 pub(crate) mod reply;
 pub(crate) mod steps;
@@ -26,7 +25,6 @@ use crate::ConnectionId;
 use crate::call_back::{CallBack, CallBackError};
 use crate::security::{CallerVisitor, Claim, FlavorSet, SealedCall, StandardFlavors, Unsealed};
 use crate::service::call::Call;
-use crate::service::observing::{CallInStep, CallStep};
 use crate::service::reply::Reply;
 
 /// What the engine must know of one procedure: its Upper-Layer Binding (8166-6-a), and what it means to be
@@ -275,20 +273,6 @@ pub trait Services {
     }
     /// Calls service number `service`.
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
-    /// Learns that a Call takes a step. The engine tells of each step of each Call that a service is given; of none that it answers
-    /// itself: NULL, repeated Calls whose Reply was kept, and those that it refuses. In a group of reactors it tells where the Call is
-    /// executed. A Call whose Reply waits for memory is executed again, and takes its steps again.
-    ///
-    /// The default does nothing, and costs nothing.
-    #[inline(always)]
-    fn observe(&mut self, step: CallStep, call: &CallInStep) {
-        let _ = (step, call);
-    }
-    /// Learns that service number `service` answers a Call later, which came at `arrived`.
-    #[inline(always)]
-    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
-        let _ = (service, call, arrived);
-    }
     /// What a Call of service number `service` is about, in words.
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
         let _ = (service, call);
@@ -411,18 +395,6 @@ impl<S: Services> Services for Option<S> {
         match self {
             Some(services) => services.call(service, call, reply),
             None => ().call(service, call, reply),
-        }
-    }
-    #[inline(always)]
-    fn observe(&mut self, step: CallStep, call: &CallInStep) {
-        if let Some(services) = self {
-            services.observe(step, call);
-        }
-    }
-    #[inline(always)]
-    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
-        if let Some(services) = self {
-            services.postponed(service, call, arrived);
         }
     }
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {

@@ -11,7 +11,6 @@ use crate::ConnectionId;
 use crate::call_back::{CallBack, CallBackError};
 use crate::security::{CallerVisitor, Claim, SealedCall, Unsealed};
 use crate::service::call::Call;
-use crate::service::observing::{CallInStep, CallStep, ObservedProcedure};
 use crate::service::reply::Reply;
 use crate::service::{Home, Lookup, Outcome, Services, Token};
 
@@ -39,12 +38,6 @@ pub struct ProcedureStatistics {
     pub name: &'static str,
     /// Calls that its service was given.
     pub calls: u64,
-    /// Calls that waited for their data: it was read from the client's memory, or there was no memory for it.
-    pub pulled: u64,
-    /// Those by the time from the Call to its data, in the ranges of [`WAIT_BOUNDS_MICROSECONDS`].
-    pub pull_waited: [u64; WAIT_BOUNDS_MICROSECONDS.len() + 1],
-    /// The sum of these times.
-    pub pull_waited_sum: Duration,
     /// Those of them that were answered in a later pass: they waited, for example for a disk.
     pub late: u64,
     /// Late answers by the time from the Call to its answer, in the ranges of [`WAIT_BOUNDS_MICROSECONDS`].
@@ -53,22 +46,11 @@ pub struct ProcedureStatistics {
     pub waited_sum: Duration,
 }
 
-/// What each Call changes, apart from what hardly any does.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counter {
-    calls: u64,
-    version: u32,
-}
-
 /// A Call that is answered later.
 #[derive(Debug)]
 struct LateCall {
     place: usize,
     since: Duration,
-    /// How long it had waited for its data before.
-    pulled: Duration,
-    /// When its service answered.
-    answered: Option<Duration>,
     client: Option<String>,
     /// What it is about.
     subject: Option<String>,
@@ -76,20 +58,22 @@ struct LateCall {
 
 /// Serves as `S` does, and counts its Calls.
 ///
-/// It is an observer ([`Services::observe`]). A Call that waits for nothing costs its counters alone. One whose data comes later, or its
-/// answer, is timed with the clock of the reactor's passes: from the pass that it came in to the pass that has its data, and from
-/// the pass that called the service to the pass that let it finish.
+/// A Call that is answered at once costs its counter alone. One that is answered later is timed with the clock of the reactor's
+/// passes, from the pass that called the service to the pass that let it finish. Calls that the engine answers itself are not
+/// counted: NULL, repeated Calls whose Reply was kept, and Calls that it refuses. A Call that is answered by a
+/// [`Deferred`](crate::Deferred) is counted, and not timed.
 ///
 /// In a group of reactors a Call counts where it is executed.
 #[derive(Debug)]
 pub struct Observed<S> {
     services: S,
-    /// By service and procedure: how often, and all else that is known.
-    counters: Box<[Counter; SERVICES * PROCEDURES]>,
+    /// By service and procedure.
     procedures: Box<[ProcedureStatistics; SERVICES * PROCEDURES]>,
-    late: HashMap<Token, LateCall>,
+    late: HashMap<(usize, Token), LateCall>,
     /// Late answers that take at least this long are logged.
     slow: Option<Duration>,
+    /// The clock in this pass.
+    now: Duration,
     complaints: LogLimiter,
 }
 
@@ -98,10 +82,10 @@ impl<S: Services> Observed<S> {
     pub fn new(services: S) -> Observed<S> {
         Observed {
             services,
-            counters: Box::new([Counter::default(); SERVICES * PROCEDURES]),
             procedures: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
             late: HashMap::new(),
             slow: None,
+            now: Duration::ZERO,
             complaints: LogLimiter::default(),
         }
     }
@@ -120,11 +104,8 @@ impl<S: Services> Observed<S> {
     }
 
     /// The procedures that were called, in no particular order.
-    pub fn procedures(&self) -> impl Iterator<Item = ProcedureStatistics> {
-        let counted = self.counters.iter().zip(self.procedures.iter());
-        counted
-            .filter(|(counter, _)| counter.calls > 0)
-            .map(|(counter, known)| ProcedureStatistics { calls: counter.calls, ..known.clone() })
+    pub fn procedures(&self) -> impl Iterator<Item = &ProcedureStatistics> {
+        self.procedures.iter().filter(|procedure| procedure.calls > 0)
     }
 
     /// Calls whose answers are timed at this moment.
@@ -139,79 +120,56 @@ impl<S: Services> Observed<S> {
     }
 
     #[inline(always)]
-    fn place(service: usize, procedure: u32) -> usize {
-        (service % SERVICES) * PROCEDURES + (procedure as usize).min(PROCEDURES - 1)
+    fn count(&mut self, service: usize, call: &Call<'_>) -> usize {
+        let procedure = (call.procedure as usize).min(PROCEDURES - 1);
+        let place = service % SERVICES * PROCEDURES + procedure;
+        let counted = &mut self.procedures[place];
+        counted.calls += 1;
+        if counted.version != call.version {
+            self.name(place, call);
+        }
+        place
     }
 
     /// Notes which procedure has a place.
     #[cold]
-    fn name(&mut self, place: usize, called: &ObservedProcedure) {
-        let &ObservedProcedure { program, version, procedure, .. } = called;
-        let name = match self.services.lookup(program, version, procedure) {
+    fn name(&mut self, place: usize, call: &Call<'_>) {
+        let name = match self.services.lookup(call.program, call.version, call.procedure) {
             Lookup::Found { procedure, .. } => procedure.name,
             _ => "",
         };
-        self.counters[place].version = version;
-        let known = &mut self.procedures[place];
-        (known.program, known.version, known.name) = (program, version, name);
-    }
-
-    /// The Call to be executed has waited for its data.
-    #[cold]
-    fn note_pull(&mut self, place: usize, pulled: Duration) {
         let counted = &mut self.procedures[place];
-        counted.pulled += 1;
-        counted.pull_waited[range(pulled)] += 1;
-        counted.pull_waited_sum += pulled;
+        (counted.program, counted.version, counted.name) = (call.program, call.version, name);
     }
 
-    /// A Call takes a step that is answered later.
     #[cold]
-    fn note_late(&mut self, step: CallStep, &CallInStep { token, at, .. }: &CallInStep) {
-        match step {
-            CallStep::Arrived | CallStep::Ready | CallStep::Sent => {}
-            CallStep::Executed => {
-                if let Some(late) = self.late.get_mut(&token) {
-                    late.answered = Some(at);
-                }
-            }
-            CallStep::Done => self.end(token),
+    fn begin(&mut self, key: (usize, Token), place: usize, since: Duration, call: &Call<'_>) {
+        if self.late.len() < TIMED_MAX {
+            // Only the log asks who called, and for what.
+            let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
+            let subject = self.slow.and_then(|_| self.services.subject(key.0, call));
+            self.late.insert(key, LateCall { place, since, client, subject });
         }
     }
 
-    fn end(&mut self, token: Token) {
-        let Some(late) = self.late.remove(&token) else { return };
-        let LateCall { place, since, pulled, answered: Some(answered), client, subject } = late else {
-            return;
-        };
-        let waited = answered.saturating_sub(since);
+    fn end(&mut self, key: (usize, Token)) {
+        let Some(LateCall { place, since, client, subject }) = self.late.remove(&key) else { return };
+        let waited = self.now.saturating_sub(since);
+        let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        let range = WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds);
         let counted = &mut self.procedures[place];
         counted.late += 1;
-        counted.waited[range(waited)] += 1;
+        counted.waited[range] += 1;
         counted.waited_sum += waited;
         if self.slow.is_some_and(|slow| waited >= slow)
-            && let Some(withheld) = self.complaints.admit(answered)
+            && let Some(withheld) = self.complaints.admit(self.now)
         {
             let procedure = counted.name;
             let client = client.as_deref().unwrap_or("unknown");
             let subject = subject.as_deref().unwrap_or("unknown");
-            tracing::warn!(
-                procedure,
-                client,
-                subject,
-                ?pulled,
-                ?waited,
-                withheld,
-                "slow: its service answered late"
-            );
+            tracing::warn!(procedure, client, subject, ?waited, withheld, "slow: its service answered late");
         }
     }
-}
-
-/// The range of [`WAIT_BOUNDS_MICROSECONDS`] that a time is in.
-fn range(waited: Duration) -> usize {
-    let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-    WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds)
 }
 
 impl<S: Services> Services for Observed<S> {
@@ -238,39 +196,16 @@ impl<S: Services> Services for Observed<S> {
         self.services.home(service, call)
     }
 
-    #[inline(always)]
+    #[inline]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        self.services.call(service, call, reply)
-    }
-
-    #[inline(always)]
-    fn observe(&mut self, step: CallStep, call: &CallInStep) {
-        let Some(called) = &call.called else { return self.note_late(step, call) };
-        if step != CallStep::Ready {
-            return;
+        let place = self.count(service, call);
+        let outcome = self.services.call(service, call, reply);
+        if let Outcome::Later(token) = outcome
+            && !reply.is_deferred(token)
+        {
+            self.begin((service, token), place, call.now(), call);
         }
-        let place = Self::place(called.service, called.procedure);
-        let counter = &mut self.counters[place];
-        counter.calls += 1;
-        if counter.version != called.version {
-            self.name(place, called);
-        }
-        if call.arrived != call.at {
-            self.note_pull(place, call.at.saturating_sub(call.arrived));
-        }
-    }
-
-    #[cold]
-    fn postponed(&mut self, service: usize, call: &Call<'_>, arrived: Duration) {
-        if self.late.len() < TIMED_MAX {
-            // Only the log asks who called, and for what.
-            let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
-            let subject = self.slow.and_then(|_| self.services.subject(service, call));
-            let (place, since) = (Self::place(service, call.procedure), call.now());
-            let pulled = since.saturating_sub(arrived);
-            self.late
-                .insert(call.token(), LateCall { place, since, pulled, answered: None, client, subject });
-        }
+        outcome
     }
 
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
@@ -279,15 +214,18 @@ impl<S: Services> Services for Observed<S> {
 
     #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
+        self.now = now;
         self.services.poll_later(now)
     }
 
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
         self.services.finish(service, token, reply);
+        self.end((service, token));
     }
 
     fn abandoned(&mut self, service: usize, token: Token) {
         self.services.abandoned(service, token);
+        self.end((service, token));
     }
 
     #[inline]

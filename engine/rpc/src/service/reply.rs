@@ -9,9 +9,9 @@ use crate::carried::{CarriedReply, CarriedRoom, Ending};
 use crate::server::draft::{Draft, EncodedPayload, Item, PIECES_USUAL, Verdict};
 use crate::server::kept::KeptReply;
 use crate::server::transit::{self, MemoryHolder, TransitAccounts};
-use crate::service::Procedure;
 use crate::service::call::{Call, PlacedPieces};
 use crate::service::deferred::{Deferrals, Deferred};
+use crate::service::{Procedure, Token};
 use crate::state::EngineState;
 use crate::version2::answering::GroupRoom;
 
@@ -213,6 +213,12 @@ impl Reply<'_> {
     /// together may have in process: answer at once then.
     pub fn defer(&self, call: &Call<'_>) -> std::io::Result<Deferred> {
         self.deferrals.defer(call.token())
+    }
+
+    /// Whether this is the Call of `token`, and it was just deferred.
+    #[inline]
+    pub(crate) fn is_deferred(&self, token: Token) -> bool {
+        self.deferrals.has_just_deferred(token)
     }
 
     /// Memory for `len` octets of an eligible result that another thread provides: it fills it, and moves it into what it gives to

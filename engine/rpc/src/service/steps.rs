@@ -22,8 +22,6 @@
 //! | a record of a lane | a record of a lane | `carried::exchange::Answering` |
 //! | none: its connection is gone | the duplicate request cache | `late::Orphan` |
 
-use std::time::Duration;
-
 use stag_wire::rpc::{Accepted, ReplyHeader};
 use stag_wire::xdr::{Reader, Reduced};
 
@@ -33,7 +31,6 @@ use crate::server::draft::{Defect, Draft, Verdict};
 use crate::server::duplicates::Known;
 use crate::service::call::{Caller, Placed};
 use crate::service::dispatch::{Origin, ReplyPolicy, Route, Run, admit, destination, route};
-use crate::service::observing::{CallInStep, CallStep};
 use crate::service::reply::{Frame, Reply};
 use crate::service::{Services, Token};
 use crate::state::{EngineState, Pass};
@@ -120,12 +117,6 @@ pub(crate) trait Arrival<C: AsMut<EngineState>>: Exit<C> + Sized {
     /// What there is for its results, for another reactor. `Err`: it cannot be carried.
     fn room(&mut self, core: &mut C, run: &Run<'_>) -> Result<CarriedRoom, Self::Served>;
 
-    /// When it came, if it has waited for its data since.
-    #[inline(always)]
-    fn since(&self) -> Option<Duration> {
-        None
-    }
-
     /// Carries it to where it is executed. The answer comes late.
     #[inline(always)]
     fn carry(&mut self, core: &mut C, call: CallToCarry<'_>, to: Destination) -> Self::Served {
@@ -194,31 +185,9 @@ pub(crate) fn proceed<C: AsMut<EngineState>, S: Services, A: Arrival<C>>(
         Ok(draft) => draft,
         Err(served) => return served,
     };
-    let (now, arrived_at) = (arrived.origin.now, arrival.since().unwrap_or(arrived.origin.now));
     let mut reply = Reply::new(core.as_mut(), &mut draft, terms.procedure, arrival.frame());
-    let is_done = run.call(services, &arrived.origin, arrived_at, items, &mut reply);
-    // Without memory for its Reply it is not over.
-    let is_answered = is_done && !matches!(draft.verdict, Verdict::NoMemory(_));
-    let call = CallInStep { token: arrived.token(run), at: now, arrived: arrived_at, called: run.called() };
-    if is_done && call.called.is_some() {
-        services.observe(CallStep::Executed, &call);
-    }
-    let served = conclude(core, arrival, terms, draft, is_done);
-    if is_answered && call.called.is_some() {
-        services.observe(CallStep::Sent, &call);
-        services.observe(CallStep::Done, &call);
-    }
-    served
-}
-
-/// Tells an observer that a Call is over which was answered in a later pass, or was not any more.
-pub(crate) fn tell_of_late<S: Services>(services: &mut S, token: Token, now: Duration, is_answered: bool) {
-    let call = CallInStep { token, at: now, arrived: now, called: None };
-    if is_answered {
-        services.observe(CallStep::Executed, &call);
-        services.observe(CallStep::Sent, &call);
-    }
-    services.observe(CallStep::Done, &call);
+    let is_done = run.call(services, &arrived.origin, items, &mut reply);
+    conclude(core, arrival, terms, draft, is_done)
 }
 
 /// Makes a Reply without asking a handler: `fill` fills it in.

@@ -14,7 +14,7 @@ use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::Reduced;
 
 use crate::carried::CarriedRoom;
-use crate::in_place::{count_in_place, xid_of_stream};
+use crate::in_place::xid_of_stream;
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::server::transit::{self, MemoryHolder, TransitShare};
@@ -122,7 +122,6 @@ impl Exit<EngineState> for ShownLone<'_> {
         state.statistics.groups_sent += u64::from(targets.is_some());
         state.statistics.items_placed += u64::from(result.is_some());
         self.serving.end_in_place(state, draft);
-        count_in_place(state);
         // It counts as a group, not as a short message.
         state.statistics.messages_short -= u64::from(self.call.is_transmission);
         let limit = self.serving.credit_limit();

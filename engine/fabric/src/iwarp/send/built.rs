@@ -116,19 +116,13 @@ impl Built {
     /// Where the next whole message is built. There is room (see [`Built::has_room_for_whole`]).
     #[inline]
     pub(super) fn whole_space(&mut self) -> &mut [u8] {
-        &mut self.octets[self.len + MESSAGE_AT..][..WHOLE_LEN_MAX]
-    }
-
-    /// The same, with room for an RDMA Write before it.
-    #[inline]
-    pub(super) fn answer_space(&mut self) -> &mut [u8] {
         &mut self.octets[self.len + WRITE_LEN + MESSAGE_AT..][..WHOLE_LEN_MAX]
     }
 
-    /// Makes FPDUs of the first `len` octets of the [`Built::answer_space`], with which `invalidate` dies at the peer, and of an RDMA
-    /// Write before it. Returns the octets of each.
+    /// Makes FPDUs of the first `len` octets of that space, with which `invalidate` dies at the peer, and of an RDMA Write before
+    /// it. Returns the octets of each.
     #[inline]
-    pub(super) fn push_answer(
+    pub(super) fn push_whole(
         &mut self,
         msn: u32,
         len: usize,
@@ -136,25 +130,13 @@ impl Built {
         write: Option<(Shared, RemoteSegment)>,
         crc: bool,
     ) -> (usize, usize) {
+        assert!((1..=WHOLE_LEN_MAX).contains(&len), "a message of {len} octets");
         let built_at = self.len + WRITE_LEN + MESSAGE_AT;
         let write_len = write.map_or(0, |(source, target)| self.push_write(source, target, crc));
-        if self.len + MESSAGE_AT != built_at {
-            self.octets.copy_within(built_at..built_at + len, self.len + MESSAGE_AT);
-        }
-        (write_len, self.push_whole(msn, len, invalidate, crc))
-    }
-
-    /// Makes an FPDU of the first `len` octets of the [`Built::whole_space`], with which `invalidate` dies at the peer. Returns its octets.
-    #[inline]
-    pub(super) fn push_whole(
-        &mut self,
-        msn: u32,
-        len: usize,
-        invalidate: Option<Handle>,
-        crc: bool,
-    ) -> usize {
-        assert!((1..=WHOLE_LEN_MAX).contains(&len), "a message of {len} octets");
         let begin = self.len;
+        if begin + MESSAGE_AT != built_at {
+            self.octets.copy_within(built_at..built_at + len, begin + MESSAGE_AT);
+        }
         let ulpdu_len = ddp::UNTAGGED_LEN + len;
         let fpdu = &mut self.octets[begin..][..mpa::fpdu_len(ulpdu_len)];
         let (covered, trailer) = fpdu.split_at_mut(mpa::fpdu_len(ulpdu_len) - mpa::CRC_LEN);
@@ -171,7 +153,7 @@ impl Built {
         trailer.copy_from_slice(&sum.to_le_bytes());
         self.len += mpa::fpdu_len(ulpdu_len);
         self.count += 1;
-        mpa::fpdu_len(ulpdu_len)
+        (write_len, mpa::fpdu_len(ulpdu_len))
     }
 
     /// Makes an FPDU of an RDMA Write of all of `source`, and returns its octets.
@@ -195,21 +177,6 @@ impl Built {
         self.pieces_len += source.len();
         self.pieces.push((at, source));
         mpa::fpdu_len(ulpdu_len)
-    }
-
-    /// Makes an FPDU of headers alone, and returns its octets. There is room (see [`Built::has_room`]).
-    #[inline]
-    pub(super) fn push_request<const HEAD: usize>(&mut self, head: &[u8; HEAD], crc: bool) -> usize {
-        let fpdu = &mut self.octets[self.len..][..mpa::fpdu_len(HEAD)];
-        let (covered, trailer) = fpdu.split_at_mut(mpa::fpdu_len(HEAD) - mpa::CRC_LEN);
-        covered[..mpa::LENGTH_LEN].copy_from_slice(&(HEAD as u16).to_be_bytes());
-        covered[mpa::LENGTH_LEN..][..HEAD].copy_from_slice(head);
-        covered[mpa::LENGTH_LEN + HEAD..].fill(0);
-        let sum = if crc { crc32c(covered) } else { 0 };
-        trailer.copy_from_slice(&sum.to_le_bytes());
-        self.len += mpa::fpdu_len(HEAD);
-        self.count += 1;
-        mpa::fpdu_len(HEAD)
     }
 
     /// Where the next message with memory behind it is built. There is room (see [`Built::has_room_to_gather`]).

@@ -9,7 +9,6 @@
 
 mod built;
 mod gather;
-mod reach;
 mod reads;
 
 use std::collections::VecDeque;
@@ -27,12 +26,12 @@ use super::crc::Crc;
 use super::cuts::Cuts;
 use super::socket::{Moved, Socket};
 use crate::{
-    Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, PLAIN_LEN_MAX,
+    Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, MemoryInReach, PLAIN_LEN_MAX,
     QueuePairCapacity, ReadPart, RemoteSegment, WHOLE_LEN_MAX,
 };
 use built::Built;
 use gather::{Ends, Fpdu};
-use reach::InReach;
+use reads::sink_stag;
 
 pub(super) use gather::Scratch;
 
@@ -115,6 +114,39 @@ struct Response {
     source: Option<Shared>,
     sink_stag: u32,
     sink_offset: u64,
+}
+
+/// The RDMA Write that goes out before an answer, while that is made.
+pub(super) struct AnswersWrite {
+    /// Octets of a tagged segment at most; 0: there is no Write.
+    len_max: u32,
+    cuts: Cuts,
+    made: Option<(Shared, RemoteSegment)>,
+}
+
+impl MemoryInReach for AnswersWrite {
+    /// What is not here yet cannot be read at once.
+    fn read(&mut self, _target: &mut Buf, _parts: &[ReadPart]) -> bool {
+        false
+    }
+
+    #[inline]
+    fn write(&mut self, source: &Shared, target: RemoteSegment) -> bool {
+        let len = source.len();
+        if len == 0 || len > (self.len_max as usize).min(GATHERED_DATA_LEN_MAX) || self.made.is_some() {
+            return false;
+        }
+        // In one segment, and the answer behind it, too.
+        if self.cuts.fit(ddp::TAGGED_LEN, len as u32) as usize != len {
+            return false;
+        }
+        self.cuts.laid(mpa::fpdu_len(ddp::TAGGED_LEN + len));
+        if !self.cuts.has_room(built::WHOLE_FPDU_LEN_MAX) {
+            return false;
+        }
+        self.made = Some((source.clone(), target));
+        true
+    }
 }
 
 /// What became of a flush.
@@ -384,35 +416,30 @@ impl Tx {
         self.may_build_whole().then(|| self.built.whole_space())
     }
 
-    /// Makes an FPDU of the first `len` octets of the space given last, with which `invalidate` dies at the peer.
+    /// Makes an FPDU of the first `len` octets of the space given last.
     #[inline]
-    pub(super) fn send_built(&mut self, len: usize, invalidate: Option<Handle>) {
-        let fpdu_len = self.built.push_whole(self.send_msn, len, invalidate, self.crc);
+    pub(super) fn send_exposing(&mut self, len: usize) {
+        let (_, fpdu_len) = self.built.push_whole(self.send_msn, len, None, None, self.crc);
         self.send_msn = self.send_msn.wrapping_add(1);
         self.cuts.laid(fpdu_len);
     }
 
-    /// As [`Tx::whole_space`], for an answer before which an RDMA Write may go out, or a message that is answered when an RDMA Read
-    /// is done. `may_post`: the queue pair has room for one more request.
+    /// As [`Tx::whole_space`], for an answer before which an RDMA Write may go out.
     #[inline]
-    pub(super) fn answer_space(&mut self, may_post: bool) -> (Option<&mut [u8]>, InReach) {
+    pub(super) fn answer_space(&mut self) -> (Option<&mut [u8]>, AnswersWrite) {
         // Segments of two tagged messages are not mixed (siw-12): a Response that has begun comes first.
         let is_possible = self.may_build_whole() && self.response_at == 0;
         let len_max = if is_possible { self.tagged_len_max } else { 0 };
-        let may_read = may_post && self.may_read() && self.has_room_for_parts(1);
-        (is_possible.then(|| self.built.answer_space()), InReach::new(len_max, self.cuts, may_read))
+        let write = AnswersWrite { len_max, cuts: self.cuts, made: None };
+        (is_possible.then(|| self.built.whole_space()), write)
     }
 
     /// Makes FPDUs of the first `len` octets of the space given last, with which `invalidate` dies at the peer, and of the RDMA
     /// Write before it.
     #[inline]
-    pub(super) fn send_answer(
-        &mut self,
-        len: usize,
-        invalidate: Option<Handle>,
-        write: Option<(Shared, RemoteSegment)>,
-    ) {
-        let (write_len, fpdu_len) = self.built.push_answer(self.send_msn, len, invalidate, write, self.crc);
+    pub(super) fn send_whole(&mut self, len: usize, invalidate: Option<Handle>, write: AnswersWrite) {
+        let (write_len, fpdu_len) =
+            self.built.push_whole(self.send_msn, len, invalidate, write.made, self.crc);
         self.send_msn = self.send_msn.wrapping_add(1);
         self.cuts.laid(write_len);
         self.cuts.laid(fpdu_len);
@@ -594,6 +621,26 @@ impl Tx {
         } else {
             self.next_at += len;
         }
+    }
+
+    /// Makes a Read Request.
+    fn ask(&mut self, work: Option<u64>, part: ReadPart) {
+        let msn = self.read_msn;
+        self.read_msn = msn.wrapping_add(1);
+        let control = Opcode::ReadRequest.to_control();
+        let header = Untagged { last: true, control, ulp: 0, queue: queue::READ_REQUEST, msn, offset: 0 };
+        let request = rdmap::RdmapReadRequest {
+            sink_stag: sink_stag(msn),
+            sink_offset: 0,
+            len: part.len,
+            source_stag: part.source.handle.0,
+            source_offset: part.source.offset,
+        };
+        let mut head = [0; ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN];
+        head[..ddp::UNTAGGED_LEN].copy_from_slice(&header.to_wire());
+        head[ddp::UNTAGGED_LEN..].copy_from_slice(&request.to_wire());
+        self.asked.push_back(Asked { work, msn, at: part.at, len: part.len, got: 0 });
+        self.make(&head, std::ptr::null(), 0, Ends::Nothing);
     }
 
     /// Makes the next FPDU of the next Read Response, and returns its octets.

@@ -1,75 +1,19 @@
 //! Our Reads and their Responses.
 
 use stag_wire::ddp::{self, Tagged, Untagged};
-use stag_wire::rdmap::{self, Opcode, queue};
+use stag_wire::rdmap::queue;
 
 use super::super::fault::Access;
-use super::built::FPDU_LEN_MAX;
-use super::gather::Ends;
-use super::{Asked, Payload, Tx, Work};
-use crate::{ReadPart, ReadRequest, RemoteSegment};
-
-/// The headers of a Read Request, which has no payload.
-type RequestHead = [u8; ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN];
+use super::{Payload, Tx, Work};
 
 /// The STag under which the Response to a Read Request comes. Good for that alone: only the oldest request is answered, and
 /// Writes find no such STag (theirs have the top bit).
 #[inline]
-fn sink_stag(msn: u32) -> u32 {
+pub(super) fn sink_stag(msn: u32) -> u32 {
     msn & !(1 << 31)
 }
 
 impl Tx {
-    /// Posts a Read of one part, for which there is room. Its Read Request is built with the messages if nothing waits before it.
-    #[inline]
-    pub(in super::super) fn begin_read(&mut self, request: ReadRequest, source: RemoteSegment) {
-        let ReadRequest { id, target } = request;
-        let part = ReadPart { at: 0, len: target.len() as u32, source };
-        let is_next = !self.waits
-            && self.fpdus.is_empty()
-            && self.next == self.first + self.work.len() as u64
-            && self.asked.len() < self.ord as usize
-            && self.built.has_room()
-            && self.cuts.has_room(FPDU_LEN_MAX);
-        if !is_next {
-            return self.post_read(id, target, &[part]);
-        }
-        let sequence = self.next;
-        let payload = Payload::Read { target, to_ask: 0, to_come: 1 };
-        self.post(Work { id, signaled: true, is_done: false, payload });
-        self.next += 1;
-        let head = self.request(Some(sequence), part);
-        let fpdu_len = self.built.push_request(&head, self.crc);
-        self.cuts.laid(fpdu_len);
-    }
-
-    /// Makes an FPDU of a Read Request. `work`: whose it is; `None`: it only makes the peer ready.
-    pub(super) fn ask(&mut self, work: Option<u64>, part: ReadPart) {
-        let head = self.request(work, part);
-        self.make(&head, std::ptr::null(), 0, Ends::Nothing);
-    }
-
-    /// The headers of a Read Request, which is on its way from here on.
-    #[inline]
-    fn request(&mut self, work: Option<u64>, part: ReadPart) -> RequestHead {
-        let msn = self.read_msn;
-        self.read_msn = msn.wrapping_add(1);
-        let control = Opcode::ReadRequest.to_control();
-        let header = Untagged { last: true, control, ulp: 0, queue: queue::READ_REQUEST, msn, offset: 0 };
-        let request = rdmap::RdmapReadRequest {
-            sink_stag: sink_stag(msn),
-            sink_offset: 0,
-            len: part.len,
-            source_stag: part.source.handle.0,
-            source_offset: part.source.offset,
-        };
-        let mut head = [0; ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN];
-        head[..ddp::UNTAGGED_LEN].copy_from_slice(&header.to_wire());
-        head[ddp::UNTAGGED_LEN..].copy_from_slice(&request.to_wire());
-        self.asked.push_back(Asked { work, msn, at: part.at, len: part.len, got: 0 });
-        head
-    }
-
     /// Checks a segment of a Read Response against the oldest request (5040-b, siw-17).
     #[inline]
     pub(in super::super) fn expect_response(&self, header: &Tagged, len: u32) -> Result<(), Access> {

@@ -23,6 +23,7 @@ use stag_proto::responder::{
     ResponderReceived,
 };
 use stag_wire::rpcrdma::SingleChunk;
+use stag_wire::xdr::Reduced;
 
 use self::answering::warn_of_length;
 use self::exposing::Exposing;
@@ -31,7 +32,6 @@ use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::fault::fault;
-use crate::in_place::reduced_by;
 use crate::security::sealed::answer_later;
 use crate::server::client_log::ClientHost;
 use crate::server::draft::Draft;
@@ -209,7 +209,7 @@ impl Serving {
 
     /// Whether the client has left too many results untaken.
     #[inline(always)]
-    pub(crate) fn is_over_limit(&self, state: &EngineState) -> bool {
+    fn is_over_limit(&self, state: &EngineState) -> bool {
         state.transit.is_over_limit(&self.share, &state.pools.payload)
     }
 
@@ -334,7 +334,7 @@ impl Serving {
             Some(SingleChunk::Read(read)) => Some(read),
             _ => None,
         };
-        let reduced = read.map(reduced_by);
+        let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
         let arrived = Arrived { origin: origin(pass.core, link, call), stream, reduced: reduced.as_slice() };
         // Filled in place: it is large to move.
         let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
@@ -367,12 +367,9 @@ impl Serving {
         (message, stream): (&[u8], &[u8]),
         pull: &mut Pull,
     ) -> Result<Served, CloseReason> {
-        let Pull { items, reduced, came, .. } = pull;
+        let Pull { items, reduced, .. } = pull;
         let arrived = Arrived { origin: origin(pass.core, link, call), stream, reduced };
         let mut received = Received::new(self, link, call, message);
-        if let Some(came) = *came {
-            received = received.since(came);
-        }
         if !items.is_empty() {
             received = received.with_items(items.len());
         }

@@ -5,7 +5,6 @@ use std::time::Duration;
 use stag_fabric::{Provider, WorkError};
 use stag_memory::Buf;
 use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
-use stag_wire::rpcrdma::SingleChunk;
 
 use super::Serving;
 use crate::ConnectionId;
@@ -136,8 +135,7 @@ impl Serving {
             _ if pull.items.is_empty() => plan_chunks(pass.core, &mut pull, &call),
             _ => {}
         }
-        pull.came.get_or_insert(pass.core.now);
-        self.keep(call_id, xid, Stage::Pulling { message: Some(message), pull, need: PullNeed::Reads });
+        self.keep(call_id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
         self.advance(pass, link, call_id)
     }
 
@@ -155,15 +153,7 @@ impl Serving {
             // A Call that a service has already keeps its memory until it is answered. It comes here when its slot waited for
             // something as long as another Call was in it.
             let Some((message, pull)) = pending.pull_mut() else { return Ok(()) };
-            let header;
-            let octets = match message {
-                Some(message) => &message[..],
-                None => {
-                    header = self.responder.header_of(call_id);
-                    &header[..]
-                }
-            };
-            let Some(call) = self.responder.call(call_id, octets) else {
+            let Some(call) = self.responder.call(call_id, message) else {
                 return Err(fault("a Call in a slot is not in process"));
             };
             match place_wanted(pass.core, &mut self.share, pull) {
@@ -232,23 +222,7 @@ impl Serving {
         let Stage::Pulling { message, mut pull, .. } = pending.into_stage() else {
             return Err(fault("a Call goes on that pulls nothing"));
         };
-        let message = match message {
-            Some(message) => {
-                pull.collect();
-                message
-            }
-            None => {
-                if self.go_on_where_shown(pass, link, (call_id, xid), &mut pull) {
-                    self.put_pull(pass.core, pull);
-                    return Ok(());
-                }
-                let Some(message) = self.put_in_receive(pass.core, call_id, &mut pull) else {
-                    self.put_pull(pass.core, pull);
-                    return Err(CloseReason::CannotReply);
-                };
-                message
-            }
-        };
+        pull.collect();
         let Some(call) = self.responder.call(call_id, &message) else {
             self.put_pull(pass.core, pull);
             return Err(fault("a Call in a slot is not in process"));
@@ -260,11 +234,7 @@ impl Serving {
             CallPayload::Long(_) => in_one_piece(&long, &mut gathered),
         };
         self.share.is_last_try = pull.is_last_try;
-        let ran = match self.begun.take() {
-            // Its handler ran just now.
-            Some(begun) => self.go_on(pass.core, link, begun, &call, &message).map(|(ran, _)| ran),
-            None => self.run_pulled(pass, link, &call, (&message, stream), &mut pull),
-        };
+        let ran = self.run_pulled(pass, link, &call, (&message, stream), &mut pull);
         self.share.is_last_try = false;
         pass.core.gathered = gathered;
         pull.long = long;
@@ -275,27 +245,6 @@ impl Serving {
                 Err(reason)
             }
         }
-    }
-
-    /// Puts the message of a Call that was only shown into a buffer, as that of any Call, and counts a Receive as spent: the one
-    /// that is posted still is its successor. `None`: there is no buffer.
-    #[cold]
-    fn put_in_receive<P>(
-        &mut self,
-        core: &mut Core<P>,
-        call: ResponderCallId,
-        pull: &mut Pull,
-    ) -> Option<Buf> {
-        let SingleChunk::Read(read) = self.responder.single(call)? else { return None };
-        let mut message = core.pools.messages.take()?;
-        let header = self.responder.header_of(call);
-        message.set_len(header.len() + pull.stream.len());
-        message[..header.len()].copy_from_slice(&header);
-        message[header.len()..].copy_from_slice(&pull.stream);
-        pull.take_as_any(read);
-        core.credits.hold(self.account, self.held, self.held + 1);
-        self.held += 1;
-        Some(message)
     }
 
     /// Puts away what a Call pulled, with its memory.
@@ -320,7 +269,7 @@ impl Serving {
         pull.await_reply(pages as usize, core.now);
         let memory_wait_max = pull.memory_wait_max(core.now);
         core.state.transit.refuse(&mut self.share, &core.state.pools.payload);
-        self.keep(id, xid, Stage::Pulling { message: Some(message), pull, need: PullNeed::Reads });
+        self.keep(id, xid, Stage::Pulling { message, pull, need: PullNeed::Reads });
         self.await_memory(id, memory_wait_max);
     }
 
@@ -386,19 +335,15 @@ impl Serving {
         let (slot, place) = ((request >> 32) as usize, (request & 0xffff_ffff) as usize);
         // A Call stays in its slot while a Read for it is under way.
         let pending = self.slots.get_mut(slot).and_then(Option::as_mut);
-        let Some((call_id, xid, (message, pull))) =
-            pending.and_then(|pending| Some((pending.id, pending.xid, pending.pull_mut()?)))
+        let Some((call_id, xid, pull)) =
+            pending.and_then(|pending| Some((pending.id, pending.xid, pending.pull_mut()?.1)))
         else {
             return Err(fault("a Read is done for a Call that is in no slot"));
         };
         let Some(incoming) = pull.incoming.get_mut(place).filter(|incoming| incoming.buf.is_none()) else {
             return Err(fault("a Read is done that its Call did not wait for"));
         };
-        let len = incoming.len;
-        match message {
-            Some(_) => incoming.buf = Some(buf),
-            None => pull.fill_lone(buf),
-        }
+        incoming.buf = Some(buf);
         if let Err(error) = result {
             if error == WorkError::RemoteAccess {
                 pass.core.state.refused_calls.add(link.peer, xid, pass.core.state.now);
@@ -406,8 +351,8 @@ impl Serving {
             // The connection is ending, with everything in it.
             return Ok(());
         }
-        pass.core.statistics.read_bytes += u64::from(len);
-        let pages = transit::pages(&pass.core.pools.payload, len as usize);
+        pass.core.statistics.read_bytes += u64::from(incoming.len);
+        let pages = transit::pages(&pass.core.pools.payload, incoming.len as usize);
         pull.pending -= 1;
         pull.in_flight -= 1;
         pull.touched = pass.core.now;

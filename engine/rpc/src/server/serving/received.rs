@@ -1,7 +1,5 @@
 //! A Call in a Receive, or in a group of them: what happens at its steps, and the Send or the group that answers it.
 
-use std::time::Duration;
-
 use stag_fabric::Provider;
 use stag_memory::Buf;
 use stag_proto::responder::{self, RefusedCall, ReplyError};
@@ -47,8 +45,6 @@ pub(crate) struct Received<'a> {
     items: usize,
     /// All of that is here.
     are_here: bool,
-    /// When the Call came, if its data was pulled since.
-    since: Option<Duration>,
     /// Pages of data that was read at once.
     pub(crate) held: Option<usize>,
     /// Memory for data that could not be, and its pages.
@@ -75,7 +71,6 @@ impl<'a> Received<'a> {
             reply,
             items,
             are_here: false,
-            since: None,
             held: None,
             unread: None,
         }
@@ -85,12 +80,6 @@ impl<'a> Received<'a> {
     #[inline(always)]
     pub(crate) fn with_items(self, items: usize) -> Received<'a> {
         Received { items, are_here: true, ..self }
-    }
-
-    /// The same, of a Call that came then, and has waited since.
-    #[inline(always)]
-    pub(crate) fn since(self, came: Duration) -> Received<'a> {
-        Received { since: Some(came), ..self }
     }
 
     /// Finds out what its Reply goes by. `Err`: there can be none.
@@ -226,11 +215,6 @@ impl<P: Provider> Arrival<Core<P>> for Received<'_> {
     #[inline(always)]
     fn meet(&mut self, caller: &Caller<'_>) {
         self.serving.host.note(caller);
-    }
-
-    #[inline(always)]
-    fn since(&self) -> Option<Duration> {
-        self.since
     }
 
     #[inline(always)]

@@ -104,7 +104,7 @@ impl Serving {
 
     /// Receives that it should hold, if its peer requests this number of credits.
     #[inline(always)]
-    pub(crate) fn wanted(&self, requested: u32) -> u32 {
+    pub(super) fn wanted(&self, requested: u32) -> u32 {
         self.governor.limit().min(requested).max(1) + SPARE_RECEIVES
     }
 

@@ -8,5 +8,3 @@ mod handover;
 mod life;
 mod observed;
 mod panics;
-mod pulled;
-mod steps;

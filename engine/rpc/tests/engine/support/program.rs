@@ -63,11 +63,6 @@ pub(crate) const LATER_FILL: u32 = 19;
 pub(crate) const LOCAL: u32 = 21;
 /// `pieces(count) -> eligible opaque`: `count` octets, each a piece of its own of a store's memory; fewer if that many pieces are not allowed.
 pub(crate) const PIECES: u32 = 22;
-/// As [`PUT_ONE`], and answers with [`LONG_LEN`] octets.
-pub(crate) const PUT_LONG: u32 = 23;
-
-/// Octets of a Reply that is short, but not as short as one that is built in place.
-pub(crate) const LONG_LEN: usize = 700;
 
 pub(crate) const NEVER: u64 = u64::MAX;
 
@@ -346,7 +341,7 @@ impl Service for Program {
         match procedure {
             ECHO | LOCAL | LATER | DEFER | FORGET | BAD_CHUNKS | BIG | REGRET => Some(&PLAIN),
             PUT | LATER_PUT => Some(&TAKES),
-            PUT_ONE | PUT_LONG => Some(&TAKES_ONE),
+            PUT_ONE => Some(&TAKES_ONE),
             GET => Some(&GIVES),
             ONCE | DEFER_ONCE => Some(&ONLY_ONCE),
             TIMELY_PUT => Some(&TAKES_ONE_IN_TIME),
@@ -375,10 +370,6 @@ impl Service for Program {
             }
             PUT | PUT_ONE => match put(call, arguments) {
                 Some(answer) => reply.success(|writer| raw(writer, &answer)),
-                None => reply.garbage_arguments(),
-            },
-            PUT_LONG => match put(call, arguments) {
-                Some(_) => reply.success(|writer| writer.opaque(&pattern(1, LONG_LEN))),
                 None => reply.garbage_arguments(),
             },
             GET | GET_ONE => {
