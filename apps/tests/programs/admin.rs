@@ -427,7 +427,7 @@ fn a_directory_is_added_while_others_are_served() {
         assert!(text(&refused.stderr).contains(part), "{}", text(&refused.stderr));
     }
 
-    for _ in 1..16 {
+    for _ in 1..8 {
         assert!(operated.admin(&["exports", "remove", "/new"]).status.success());
         assert!(operated.admin(&["exports", "add", &spec]).status.success());
     }

@@ -233,7 +233,7 @@ fn others_are_measured_on_the_same_cores_and_what_is_absent_is_named() {
         let is_here = ["/usr/bin", "/bin", "/usr/sbin", "/sbin"]
             .iter()
             .any(|place| Path::new(place).join(name).exists());
-        let said = format!("not installed: {name} (Debian: apt-get install {package})");
+        let said = format!("not installed: {name} (Debian: apt install {package})");
         assert_eq!(text.contains(&said), !is_here, "{text}");
     }
     for line in text.lines().filter(|line| !line.contains("FAILED")) {

@@ -158,7 +158,7 @@ impl Peers {
         }
         differences(&rows, out)?;
         for MissingProgram { program, package } in &missing {
-            out.line(format_args!("not installed: {program} (Debian: apt-get install {package})"))?;
+            out.line(format_args!("not installed: {program} (Debian: apt install {package})"))?;
         }
         let failed = rows.iter().filter(|row| row.error.is_some()).count();
         let results = BenchResults {
