@@ -16,7 +16,14 @@ doc() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace; }
 private() { RUSTDOCFLAGS=-Dwarnings cargo doc --locked --no-deps --workspace --document-private-items; }
 # Each crate can be packaged: what it depends on has a version, and its files are there. `cargo publish --workspace --dry-run` also
 # compiles what was packaged, which takes as long as all of a build.
-package() { cargo package --quiet --locked --offline --workspace --no-verify --allow-dirty; }
+package() {
+    # All that the lock file names, for whatever machine: cargo looks at all of it.
+    if ! cargo fetch --quiet --locked; then
+        echo "SKIPPED: cargo fetch --locked fails, so there is no registry to package for"
+        return 77
+    fi
+    cargo package --quiet --locked --offline --workspace --no-verify --allow-dirty
+}
 
 [ $# -gt 0 ] || set -- fmt clippy doc package
 for check in "$@"; do
