@@ -121,9 +121,9 @@ fn epoch() -> u32 {
     (since.as_nanos() >> 27) as u32
 }
 
-/// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. What
-/// rpcbind is to tell of them is looked up in the registry; what there is to say of the directories goes to `notes`. Also returns what
-/// opens directories that are added later.
+/// Makes all programs of a reactor, and a store for each export that it serves: an empty one in memory, or a directory. Rpcbind
+/// answers from `registry`. Remarks about the directories are added to `notes`. Also returns what opens directories that are added
+/// later.
 pub(super) fn make(
     (settings, plan, common): (&Settings, &Plan, &Common),
     reactor: ReactorId,

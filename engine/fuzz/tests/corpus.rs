@@ -7,6 +7,7 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 
+use stag_fabric::sim::Random;
 use stag_fuzz::{TARGETS, Target};
 
 /// The kept inputs of a target, and the file of each, in the order of their names.
@@ -53,34 +54,23 @@ fn the_kept_corpus_runs() {
     }
 }
 
-/// Numbers without a pattern, the same in each run (xorshift64*).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, limit: usize) -> usize {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % limit.max(1)
-    }
-}
-
 /// The start of one input and the end of another, with up to four words set to what counts and lengths get wrong, or spans left out
 /// or repeated. At most 4 KiB.
-fn mixed(numbers: &mut Numbers, inputs: &[(PathBuf, Vec<u8>)]) -> Vec<u8> {
-    let first = &inputs[numbers.below(inputs.len())].1;
-    let second = &inputs[numbers.below(inputs.len())].1;
-    let mut input = first[..numbers.below(first.len() + 1)].to_vec();
-    input.extend_from_slice(&second[numbers.below(second.len() + 1)..]);
-    for _ in 0..=numbers.below(4) {
+fn mixed(random: &mut Random, inputs: &[(PathBuf, Vec<u8>)]) -> Vec<u8> {
+    let mut below = |bound: usize| random.below(bound as u64) as usize;
+    let first = &inputs[below(inputs.len())].1;
+    let second = &inputs[below(inputs.len())].1;
+    let mut input = first[..below(first.len() + 1)].to_vec();
+    input.extend_from_slice(&second[below(second.len() + 1)..]);
+    for _ in 0..=below(4) {
         // Fields are aligned to four octets.
-        let start = numbers.below(input.len() + 1) & !3;
-        let end = (start + 4 * (1 + numbers.below(8))).min(input.len());
-        match numbers.below(3) {
+        let start = below(input.len() + 1) & !3;
+        let end = (start + 4 * (1 + below(8))).min(input.len());
+        match below(3) {
             0 if start + 4 <= input.len() => {
                 let words =
                     [0, 1, 2, 4, 0x7fff_ffff, 0x8000_0000, u32::MAX, (input.len() - start - 4) as u32];
-                input[start..start + 4].copy_from_slice(&words[numbers.below(words.len())].to_be_bytes());
+                input[start..start + 4].copy_from_slice(&words[below(words.len())].to_be_bytes());
             }
             1 => drop(input.drain(start..end)),
             _ => {
@@ -97,9 +87,9 @@ fn mixed(numbers: &mut Numbers, inputs: &[(PathBuf, Vec<u8>)]) -> Vec<u8> {
 fn mixtures_of_the_kept_corpus_run() {
     for (name, target) in TARGETS {
         let inputs = kept(name);
-        let mut numbers = Numbers(0x5eed);
+        let mut random = Random::new(0x5eed);
         for _ in 0..4000 {
-            run(name, *target, &mixed(&mut numbers, &inputs));
+            run(name, *target, &mixed(&mut random, &inputs));
         }
     }
 }

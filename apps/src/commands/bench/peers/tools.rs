@@ -203,8 +203,8 @@ pub(super) fn ucx_data(setup: &PeerSetup, [transports, name]: [&str; 2]) -> Resu
         bytes_per_second: Some(found.mebibytes_per_second * f64::from(1 << 20)),
         ..PeerRow::default()
     });
-    let differs = "messages one way, as many under way as it likes, into the same buffer again and again; nobody asks for \
-                   them and nothing is looked up.";
+    let differs = "messages one way into one buffer, with as many under way as it chooses; there are no requests and no \
+                   look-ups.";
     Ok(row(format!("UCX tag_bw, {name}"), differs, found))
 }
 
