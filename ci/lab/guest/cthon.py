@@ -6,6 +6,7 @@
 The group `general` (compilers under load) is rows.sh's. Each case prints its name. What the suite counts as
 advisory (mandatory locks, mmap beside a lock) is left out.
 """
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -36,6 +37,18 @@ def refused(what, numbers, call, *arguments):
 
 def create(name, mode=0o666):
     os.close(os.open(name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode))
+
+
+def clear():
+    """Removes what a case has left."""
+    for left in os.listdir("."):
+        if os.path.isdir(left):
+            shutil.rmtree(left)
+            continue
+        # A file that was removed while it was open keeps a name `.nfs…`. The client removes that name itself, some time after
+        # the close, so it may be gone between the listing and here.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(left)
 
 
 # basic -------------------------------------------------------------------------------------------------------
@@ -591,8 +604,7 @@ def main():
         case()
         print(f"  ok, {time.monotonic() - began:.1f} s", flush=True)
         if name != "basic_1_create_files_and_folders":
-            for left in os.listdir("."):
-                shutil.rmtree(left) if os.path.isdir(left) else os.unlink(left)
+            clear()
 
 
 main()
