@@ -262,6 +262,26 @@ pub struct ExportState {
     pub bytes_free: Option<u64>,
     pub files_total: Option<u64>,
     pub files_free: Option<u64>,
+    /// Limits in octets per second of READ and WRITE: of all clients together, and of each.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    #[serde(default)]
+    pub client_rate: Option<u64>,
+    /// What waited for them; absent if there are none.
+    #[serde(default)]
+    pub limited: Option<LimitedState>,
+}
+
+/// READs and WRITEs that waited for the limits of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct LimitedState {
+    /// Those that waited, their octets, and the sum of their times.
+    pub calls: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Those that wait now.
+    pub waiting: u64,
 }
 
 /// One pool of memory of one core.

@@ -181,15 +181,27 @@ fn locks(holdings: &HoldingsState, out: &mut Output) -> Result<(), CommandFailur
 }
 
 fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
-    out.line(format_args!("{:>10} {:>10}  export", "size", "free"))?;
+    out.line(format_args!("{:>10} {:>10} {:>10} {:>10}  export", "size", "free", "limit", "each"))?;
     for export in &state.exports {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
         out.line(format_args!(
-            "{:>10} {:>10}  {}",
+            "{:>10} {:>10} {:>10} {:>10}  {}",
             size(export.bytes_total),
             size(export.bytes_free),
+            size(export.rate),
+            size(export.client_rate),
             export.spec
         ))?;
+        if let Some(limited) = export.limited.filter(|limited| limited.calls + limited.waiting > 0) {
+            let mean = limited.seconds / limited.calls.max(1) as f64;
+            out.line(format_args!(
+                "{:>10} {} waited for the limit, {} on average; {} wait now",
+                "",
+                count(limited.calls, "Call"),
+                Time(Duration::from_secs_f64(mean)),
+                limited.waiting
+            ))?;
+        }
         out.object(export)?;
     }
     Ok(())

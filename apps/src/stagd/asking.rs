@@ -1,9 +1,11 @@
 //! Asks all reactors of this server at once, from another thread, for the control socket and the metrics.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use stag::fabric::Peer;
+use stag::nfs::export::{Export, RateLimits, RateWaits};
 use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
@@ -12,7 +14,7 @@ use super::live::LiveSettings;
 use super::report::Snapshot;
 use super::signals::Request;
 use crate::admin::{
-    ClientState, CoreState, ExportState, HoldingsState, PATIENCE, ProcedureState, ServerState,
+    ClientState, CoreState, ExportState, HoldingsState, LimitedState, PATIENCE, ProcedureState, ServerState,
 };
 use crate::version::VERSION;
 
@@ -115,9 +117,14 @@ impl Reactors {
                 streams: snapshot.connections().1,
             }
         });
-        let exports = self.live.exports().into_iter().map(|(path, spec)| {
+        let exports = self.live.exports().into_iter().map(|(spec, Export { path, limits, .. })| {
             let usage = sum.usage().iter().find(|(found, _)| *found == path).map(|(_, usage)| usage);
+            let waits = sum.limited().iter().filter(|(found, _)| *found == path);
+            let rate = |rate: Option<NonZeroU64>| rate.map(NonZeroU64::get);
             ExportState {
+                rate: rate(limits.as_ref().and_then(RateLimits::all)),
+                client_rate: rate(limits.as_ref().and_then(RateLimits::each)),
+                limited: limits.is_some().then(|| limited(waits.map(|(_, waits)| waits))),
                 path,
                 spec,
                 bytes_total: usage.map(|usage| usage.bytes_total),
@@ -145,6 +152,18 @@ impl Reactors {
             locks_waiting,
         })
     }
+}
+
+/// What waited for the limits of an export, at all reactors.
+fn limited<'w>(waits: impl Iterator<Item = &'w RateWaits>) -> LimitedState {
+    let mut sum = LimitedState::default();
+    for RateWaits { transfers, octets, time, waiting } in waits {
+        sum.calls += transfers;
+        sum.bytes += octets;
+        sum.seconds += time.as_secs_f64();
+        sum.waiting += waiting;
+    }
+    sum
 }
 
 /// How a client is called: by its address, without the port; or by its user.

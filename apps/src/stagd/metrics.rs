@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asking::Reactors;
-use crate::admin::{ProcedureState, ServerState};
+use crate::admin::{LimitedState, ProcedureState, ServerState};
 use crate::failure::CommandFailure;
 
 /// Clients with figures of their own. Those of all others are summed up as `other`.
@@ -196,6 +196,8 @@ impl Collector for Exposition {
             gauge(&mut encoder, name, help, figures.collect())?;
         }
 
+        self.limits(&mut encoder)?;
+
         let (named, others) = state.clients.split_at(state.clients.len().min(CLIENTS_MAX));
         let client = |name: &str| [("client", name.to_owned())];
         let mut calls: Figures<_> = named.iter().map(|it| (client(&it.client), it.calls as f64)).collect();
@@ -209,6 +211,44 @@ impl Collector for Exposition {
         gauge(&mut encoder, "client_calls", "Calls on the connections that a client has now", calls)?;
         gauge(&mut encoder, "client_credits", "Credits granted to a client", credits)?;
         gauge(&mut encoder, "clients", "Clients that are connected", single(state.clients.len() as f64))
+    }
+}
+
+impl Exposition {
+    /// The limits of exports, and what waited for them.
+    fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let exports = &self.0.exports;
+        let limits = exports.iter().flat_map(|it| {
+            let limit = |of: &str, rate: Option<u64>| {
+                Some(([("export", it.path.clone()), ("of", of.to_owned())], rate? as f64))
+            };
+            [limit("all", it.rate), limit("each", it.client_rate)].into_iter().flatten()
+        });
+        gauge(
+            encoder,
+            "export_limit_bytes_per_second",
+            "Limits of READ and WRITE, of all clients together and of each",
+            limits.collect(),
+        )?;
+        let limited = exports.iter().filter_map(|it| Some(([("export", it.path.clone())], it.limited?)));
+        let limited: Vec<_> = limited.collect();
+        let figures = |value: fn(&LimitedState) -> f64| {
+            limited.iter().map(|(labels, it)| (labels.clone(), value(it))).collect()
+        };
+        counter(
+            encoder,
+            "export_limited_calls",
+            "READs and WRITEs that waited for a limit of their export",
+            figures(|it| it.calls as f64),
+        )?;
+        counter(encoder, "export_limited_bytes", "Octets that waited for a limit", figures(|it| it.bytes as f64))?;
+        counter(encoder, "export_limited_seconds", "Time that they waited", figures(|it| it.seconds))?;
+        gauge(
+            encoder,
+            "export_limited_waiting",
+            "READs and WRITEs that wait for a limit now",
+            figures(|it| it.waiting as f64),
+        )
     }
 }
 
@@ -300,6 +340,9 @@ mod tests {
                 bytes_free: Some(4096),
                 files_total: None,
                 files_free: None,
+                rate: Some(500 << 20),
+                client_rate: None,
+                limited: Some(LimitedState { calls: 9, bytes: 9 << 20, seconds: 1.5, waiting: 2 }),
             }],
             pools: vec![PoolState {
                 core: 3,
@@ -327,6 +370,10 @@ mod tests {
             "stag_core_seconds_total{core=\"3\",state=\"busy\"} 1.5",
             "stag_memory_free_bytes{core=\"3\",pool=\"payload\"} 16384.0",
             "stag_export_free_bytes{export=\"/data\"} 4096.0",
+            "stag_export_limit_bytes_per_second{export=\"/data\",of=\"all\"} 524288000.0",
+            "stag_export_limited_calls_total{export=\"/data\"} 9.0",
+            "stag_export_limited_seconds_total{export=\"/data\"} 1.5",
+            "stag_export_limited_waiting{export=\"/data\"} 2.0",
             "stag_client_calls{client=\"10.0.0.0\"} 10.0",
             "# EOF",
         ] {

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::exports::Medium;
 use serde::Serialize;
 use stag::memory::{Ledger, PriceList};
+use stag::nfs::export::RateWaits;
 use stag::nfs::server::{ServicesWithLocks, SharedLocking};
 use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ProtocolChoice, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
@@ -112,6 +113,8 @@ pub(super) struct Snapshot {
     procedures: Vec<ProcedureStatistics>,
     /// Of exports whose files are at this reactor alone.
     usage: Vec<(String, Usage)>,
+    /// What waited for the limits of exports.
+    limited: Vec<(String, RateWaits)>,
     pools: Vec<PoolUse>,
 }
 
@@ -131,8 +134,8 @@ impl Snapshot {
         ledger: &Ledger,
         uptime: Duration,
     ) -> Snapshot {
-        let (procedures, usage) = match engine.services_mut() {
-            Some(programs) => (programs.procedures().cloned().collect(), usage(programs)),
+        let (procedures, usage, limited) = match engine.services_mut() {
+            Some(programs) => (programs.procedures().cloned().collect(), usage(programs), limited(programs)),
             None => Default::default(),
         };
         let pools = ledger.pools().iter().map(|pool| PoolUse {
@@ -151,6 +154,7 @@ impl Snapshot {
             served: engine.served_connections().collect(),
             procedures,
             usage,
+            limited,
             pools: pools.collect(),
         }
     }
@@ -189,6 +193,11 @@ impl Snapshot {
         &self.usage
     }
 
+    /// What waited for the limits of exports: an item for each export and reactor.
+    pub(super) fn limited(&self) -> &[(String, RateWaits)] {
+        &self.limited
+    }
+
     /// Locks that are held, and requests that wait.
     pub(super) fn locks(&self) -> (u32, u32) {
         self.locks.now()
@@ -217,6 +226,7 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.served.extend_from_slice(&other.served);
         self.procedures.extend_from_slice(&other.procedures);
         self.usage.extend_from_slice(&other.usage);
+        self.limited.extend_from_slice(&other.limited);
         if let Some(work) = other.device {
             *self.device.get_or_insert_default() += work;
         }
@@ -231,6 +241,13 @@ fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, 
     let usage = in_memory
         .filter_map(|share| Some((share.export().path.clone(), share.volume().store().usage().ok()?)));
     usage.collect()
+}
+
+/// What waited for the limits of each export that has any.
+fn limited(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, RateWaits)> {
+    let exports = programs.get_mut().0.exports().borrow();
+    let served = exports.shares().iter().filter(|share| !share.is_removed());
+    served.filter_map(|share| Some((share.export().path.clone(), share.rate_waits()?))).collect()
 }
 
 /// The work of all reactors.

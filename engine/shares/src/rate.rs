@@ -1,15 +1,14 @@
 //! Limits in octets per second, which reactors share without a lock.
 //!
 //! A [`RateBucket`] is one word: when the octets taken so far are *paid* for at the rate (the generic cell rate algorithm, ITU-T
-//! I.371). To take octets moves that time on by what they cost, and tells when they may pass: as soon as the word was ahead of
-//! the clock by no more than the burst leaves room for. So the size of a transfer does not decide whether it passes, only how long
-//! the next one waits.
+//! I.371). To take octets moves that time on by what they cost, and tells when they may pass: as soon as it is ahead of the clock by no
+//! more than the burst.
 //!
 //! **Why it holds.** Each take is one atomic change of the word, so all takes have an order. Of the transfers that pass between
 //! times `a` and `b`, let `k` be the first in that order and `m` the last. When `k` was taken, the word was set to at least the time
 //! at which `k` passed, and so to at least `a`, plus the cost of `k`; each one up to `m` added its own cost. As `m` passed by `b`, the word
-//! before it was at most `b` plus the room. So all costs together are at most `b - a`, the room, and the cost of `m`, and the last two are
-//! at most the burst. Who lets a transfer pass later than told adds at most that one transfer.
+//! was then at most `b` plus the burst. So all costs together are at most `b - a` plus the burst. A transfer that passes later than told
+//! adds at most itself.
 //!
 //! [`RateLimits`] are the buckets of something that clients use: one for all of them, and one for each. Clones share them. [`RateQueue`]
 //! has the transfers that wait, at one reactor.
@@ -44,7 +43,7 @@ pub struct RateBucket {
     paid: AtomicU64,
     rate: NonZeroU64,
     /// How far `paid` may be ahead of the clock when octets pass, in nanoseconds.
-    room: u64,
+    burst: u64,
 }
 
 impl RateBucket {
@@ -52,8 +51,8 @@ impl RateBucket {
     /// the largest transfer, whichever is more.
     #[must_use]
     pub fn new(rate: NonZeroU64, largest: u32) -> RateBucket {
-        let mut bucket = RateBucket { paid: AtomicU64::new(0), rate, room: 0 };
-        bucket.room = nanoseconds(BURST).saturating_sub(bucket.cost(largest.into()));
+        let mut bucket = RateBucket { paid: AtomicU64::new(0), rate, burst: 0 };
+        bucket.burst = nanoseconds(BURST).max(bucket.cost(largest.into()));
         bucket
     }
 
@@ -72,10 +71,10 @@ impl RateBucket {
     /// Takes octets, and returns when they may pass: at once, if that is not after `now`.
     pub fn take(&self, octets: u64, now: Duration) -> Duration {
         let (now, cost) = (nanoseconds(now), self.cost(octets));
-        let pay = |paid: u64| Some(paid.max(now).saturating_add(cost));
-        // Relaxed: the word guards no other memory. It never fails, as `pay` always has an answer.
-        let before = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay);
-        Duration::from_nanos(before.unwrap_or_else(|paid| paid).saturating_sub(self.room))
+        let pay = |paid: u64| paid.max(now).saturating_add(cost);
+        // Relaxed: the word guards no other memory. It cannot fail, as `pay` always has an answer.
+        let before = self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |paid| Some(pay(paid)));
+        Duration::from_nanos(pay(before.unwrap_or_else(|paid| paid)).saturating_sub(self.burst))
     }
 
     /// Takes octets if they may pass now. `false`: nothing was taken.
@@ -83,7 +82,8 @@ impl RateBucket {
     pub fn take_now(&self, octets: u64, now: Duration) -> bool {
         let (now, cost) = (nanoseconds(now), self.cost(octets));
         let pay = |paid: u64| {
-            (paid <= now.saturating_add(self.room)).then(|| paid.max(now).saturating_add(cost))
+            let paid = paid.max(now).saturating_add(cost);
+            (paid <= now.saturating_add(self.burst)).then_some(paid)
         };
         self.paid.fetch_update(Ordering::Relaxed, Ordering::Relaxed, pay).is_ok()
     }
@@ -208,8 +208,10 @@ mod tests {
         let bucket = RateBucket::new(rate(1 << 20), LARGEST);
         let now = milliseconds(1);
         assert!(bucket.take_now(1 << 20, now));
-        assert!(!bucket.take_now(1, now + milliseconds(999)));
-        assert!(bucket.take_now(1, now + milliseconds(1000)));
+        assert!(!bucket.take_now(1 << 20, now + milliseconds(999)));
+        assert!(bucket.take_now(1 << 20, now + milliseconds(1000)));
+        // A small one need not wait until all is paid.
+        assert!(bucket.take_now(1 << 10, now + milliseconds(1001)));
         // What did not pass is as if it had not come.
         let later = milliseconds(9000);
         assert!(bucket.take_now(1 << 20, later));
@@ -221,9 +223,10 @@ mod tests {
     fn numbers_of_any_size_do_no_harm() {
         let bucket = RateBucket::new(rate(1), u32::MAX);
         bucket.take(u64::MAX, Duration::MAX);
-        assert!(!bucket.take_now(1, milliseconds(1)));
+        bucket.take(u64::MAX, Duration::ZERO);
+        assert!(!bucket.is_full(milliseconds(1)));
         let bucket = RateBucket::new(rate(u64::MAX), 0);
-        assert!(bucket.take(u64::MAX, Duration::ZERO).is_zero());
+        assert!(bucket.take(u64::from(u32::MAX), Duration::ZERO).is_zero());
     }
 
     /// The table of clients is bounded, forgets who is idle, and never gives a client of its own to two.

@@ -253,7 +253,7 @@ impl<T> RateQueue<T> {
 
     /// Lets a client's oldest transfer wait for the client's own limit, and then for its turn.
     fn list(&mut self, client: u128, now: Duration) {
-        let Some(found) = self.clients.get_mut(&client) else { return };
+        let found = self.client(client, now);
         let Some(oldest) = found.transfers.front() else { return };
         found.is_listed = true;
         let due = found.bucket.as_ref().map(|bucket| bucket.take(oldest.octets.into(), now));

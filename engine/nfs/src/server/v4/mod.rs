@@ -38,7 +38,7 @@ use std::time::Duration;
 use stag_memory::Shared;
 use stag_rpc::{
     Call, CallBack, CallBackError, ConnectionId, Home, Outcome, Procedure as Bound, Repeat, Reply, Service,
-    Token,
+    Token, name_in_group,
 };
 use stag_runtime::ReactorId;
 use stag_state::client::{ClientConfig, ClientId, ClientTable};
@@ -49,6 +49,7 @@ use stag_wire::nfs4::compound::locate_write;
 use stag_wire::nfs4::{self, StateId, Status4};
 use stag_wire::xdr::{Overflow, Reader, XdrError};
 
+use super::limits::RateTurn;
 use super::nfs::PIECES_MAX;
 use super::waiting::WaitsFor;
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, TimeOfDay};
@@ -171,6 +172,8 @@ struct Cursor<'c> {
     operations_done: u32,
     /// Octets of payload memory that the results of an operation will take which is under way.
     expected_len: u32,
+    /// The present operation has taken its octets of the limits of its export, and is run again.
+    has_paid: bool,
 }
 
 /// Why a COMPOUND does not go on now.
@@ -185,6 +188,8 @@ enum Stop {
     Waits(WaitsFor),
     /// The step that changes something is under way: the rest of the operation follows when it is over.
     Later(WaitsFor, Resume),
+    /// A limit of the export lets it go on later: with its rest, or from its start.
+    Limited(Box<RateTurn>, Option<Resume>),
 }
 
 /// The rest of an operation, once a store is done with its change.
@@ -450,6 +455,8 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
 
     fn connection_ended(&mut self, connection: ConnectionId) {
         self.state.connection_ended(connection);
+        let own = self.state.back.own();
+        self.exports.borrow_mut().drop_limited(|found| name_in_group(own, found) == connection);
     }
 
     fn descriptors(&self, _: &mut Vec<RawFd>) {
