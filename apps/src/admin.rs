@@ -110,6 +110,9 @@ pub struct ServerState {
     pub counters: Counters,
     pub cores: Vec<CoreState>,
     pub procedures: Vec<ProcedureState>,
+    /// Operations of COMPOUND of NFS version 4.
+    #[serde(default)]
+    pub operations: Vec<OperationState>,
     pub clients: Vec<ClientState>,
     pub exports: Vec<ExportState>,
     pub pools: Vec<PoolState>,
@@ -149,6 +152,18 @@ pub struct ProcedureState {
     pub late_seconds: f64,
     /// Late answers by the time that they took: the upper bound in seconds, and how many. The last has no bound.
     pub waited: Vec<(Option<f64>, u64)>,
+}
+
+/// One operation of NFS version 4 that was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct OperationState {
+    pub name: String,
+    pub calls: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Times that one waited for a disk or a limit.
+    pub waits: u64,
 }
 
 /// One client: an address, or a user of this machine.

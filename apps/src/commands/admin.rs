@@ -36,7 +36,7 @@ enum What {
         #[command(subcommand)]
         change: Option<ExportsChange>,
     },
-    /// Calls by procedure, cores and memory
+    /// Calls by procedure and operation, cores and memory
     Stats,
     /// Disconnects a client (address, or "uid N"), or ends one by its id
     Evict {
@@ -219,6 +219,18 @@ fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
         };
         let name = format!("{} {}", program_name(procedure.program, procedure.version), procedure.name);
         out.line(format_args!("{name:<22} {:>14} {:>12} {mean:>14}", procedure.calls, procedure.late))?;
+    }
+    if !state.operations.is_empty() {
+        out.line(format_args!(
+            "{:<22} {:>14} {:>12} {:>14}",
+            "NFSv4 operation", "executed", "waited", "failed"
+        ))?;
+    }
+    for operation in &state.operations {
+        out.line(format_args!(
+            "{:<22} {:>14} {:>12} {:>14}",
+            operation.name, operation.calls, operation.waits, operation.errors
+        ))?;
     }
     out.line(format_args!("{:<22} {:>8} {:>8} {:>8} {:>14}", "core", "busy", "idle", "asleep", "Calls"))?;
     for core in &state.cores {

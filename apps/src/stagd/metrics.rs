@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, over HTTP, on a thread of their own.
 //!
-//! Labels are bounded: the procedures that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
+//! Labels are bounded: the procedures and operations that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
 //! Calls.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asking::Reactors;
-use crate::admin::{LimitedState, ProcedureState, ServerState};
+use crate::admin::{LimitedState, OperationState, ProcedureState, ServerState};
 use crate::failure::CommandFailure;
 
 /// Clients with figures of their own. Those of all others are summed up as `other`.
@@ -98,6 +98,7 @@ impl Collector for Exposition {
         let calls = procedures.iter().map(|it| (labels(it), it.calls as f64)).collect();
         counter(&mut encoder, "calls", "Calls that a service executed", calls)?;
         waits(&mut encoder, procedures.iter().map(|it| (labels(it), it)))?;
+        self.operations(&mut encoder)?;
 
         let counters = &state.counters;
         for (name, help, value) in [
@@ -215,6 +216,22 @@ impl Collector for Exposition {
 }
 
 impl Exposition {
+    /// The operations of NFS version 4, which COMPOUND is made of.
+    fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let operations = &self.0.operations;
+        let figures = |value: fn(&OperationState) -> u64| {
+            operations.iter().map(|it| ([("operation", it.name.clone())], value(it) as f64)).collect()
+        };
+        counter(encoder, "operations", "Operations of NFSv4 that were executed", figures(|it| it.calls))?;
+        counter(encoder, "operation_errors", "Operations of NFSv4 that failed", figures(|it| it.errors))?;
+        counter(
+            encoder,
+            "operation_waits",
+            "Times that an operation of NFSv4 waited for a disk or a limit",
+            figures(|it| it.waits),
+        )
+    }
+
     /// The limits of exports, and what waited for them.
     fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let exports = &self.0.exports;
@@ -241,7 +258,12 @@ impl Exposition {
             "READs and WRITEs that waited for a limit of their export",
             figures(|it| it.calls as f64),
         )?;
-        counter(encoder, "export_limited_bytes", "Octets that waited for a limit", figures(|it| it.bytes as f64))?;
+        counter(
+            encoder,
+            "export_limited_bytes",
+            "Octets that waited for a limit",
+            figures(|it| it.bytes as f64),
+        )?;
         counter(encoder, "export_limited_seconds", "Time that they waited", figures(|it| it.seconds))?;
         gauge(
             encoder,
@@ -332,6 +354,7 @@ mod tests {
                 late_seconds: 0.75,
                 waited: vec![(Some(0.5), 2), (None, 1)],
             }],
+            operations: vec![OperationState { name: "OPEN".to_owned(), calls: 40, errors: 2, waits: 5 }],
             clients: (0..clients).map(client).collect(),
             exports: vec![ExportState {
                 path: "/data".to_owned(),
@@ -367,6 +390,9 @@ mod tests {
             "stag_call_wait_seconds_sum{program=\"100003\",version=\"3\",procedure=\"READ\"} 0.75",
             "stag_call_wait_seconds_bucket{le=\"0.5\",program=\"100003\",version=\"3\",procedure=\"READ\"} 2",
             "stag_call_wait_seconds_bucket{le=\"+Inf\",program=\"100003\",version=\"3\",procedure=\"READ\"} 3",
+            "stag_operations_total{operation=\"OPEN\"} 40.0",
+            "stag_operation_errors_total{operation=\"OPEN\"} 2.0",
+            "stag_operation_waits_total{operation=\"OPEN\"} 5.0",
             "stag_core_seconds_total{core=\"3\",state=\"busy\"} 1.5",
             "stag_memory_free_bytes{core=\"3\",pool=\"payload\"} 16384.0",
             "stag_export_free_bytes{export=\"/data\"} 4096.0",

@@ -6,7 +6,7 @@ use super::exports::Medium;
 use serde::Serialize;
 use stag::memory::{Ledger, PriceList};
 use stag::nfs::export::RateWaits;
-use stag::nfs::server::{ServicesWithLocks, SharedLocking};
+use stag::nfs::server::{OperationStatistics, ServicesWithLocks, SharedLocking};
 use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ProtocolChoice, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 use stag::vfs::{Store, Usage};
@@ -111,6 +111,8 @@ pub(super) struct Snapshot {
     connections: (usize, usize),
     served: Vec<ServedConnection>,
     procedures: Vec<ProcedureStatistics>,
+    /// Of COMPOUND.
+    operations: Vec<OperationStatistics>,
     /// Of exports whose files are at this reactor alone.
     usage: Vec<(String, Usage)>,
     /// What waited for the limits of exports.
@@ -134,8 +136,11 @@ impl Snapshot {
         ledger: &Ledger,
         uptime: Duration,
     ) -> Snapshot {
-        let (procedures, usage, limited) = match engine.services_mut() {
-            Some(programs) => (programs.procedures().cloned().collect(), usage(programs), limited(programs)),
+        let (procedures, operations, usage, limited) = match engine.services_mut() {
+            Some(programs) => {
+                let operations = programs.get_mut().1.operations();
+                (programs.procedures().cloned().collect(), operations, usage(programs), limited(programs))
+            }
             None => Default::default(),
         };
         let pools = ledger.pools().iter().map(|pool| PoolUse {
@@ -153,6 +158,7 @@ impl Snapshot {
             connections: (engine.connection_count(), engine.stream_count()),
             served: engine.served_connections().collect(),
             procedures,
+            operations,
             usage,
             limited,
             pools: pools.collect(),
@@ -187,6 +193,10 @@ impl Snapshot {
 
     pub(super) fn procedures(&self) -> &[ProcedureStatistics] {
         &self.procedures
+    }
+
+    pub(super) fn operations(&self) -> &[OperationStatistics] {
+        &self.operations
     }
 
     pub(super) fn usage(&self) -> &[(String, Usage)] {
@@ -225,6 +235,7 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.connections.1 += other.connections.1;
         self.served.extend_from_slice(&other.served);
         self.procedures.extend_from_slice(&other.procedures);
+        self.operations.extend_from_slice(&other.operations);
         self.usage.extend_from_slice(&other.usage);
         self.limited.extend_from_slice(&other.limited);
         if let Some(work) = other.device {

@@ -59,7 +59,7 @@ pub use nlm::Nlm;
 pub use nsm::Nsm;
 pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
 pub use share::Share;
-pub use v4::{Config4, Nfs4, SharedSessions};
+pub use v4::{Config4, Nfs4, OperationStatistics, SharedSessions};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]

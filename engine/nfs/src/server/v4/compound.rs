@@ -266,7 +266,7 @@ pub(super) fn go_on<S: Store + ?Sized>(
     let mut ran = None;
     if let Some((resume, mark, number)) = resume {
         let step = server.resume(&mut cursor, resume, finished);
-        ran = conclude(&mut cursor, step, mark, number);
+        ran = conclude(&mut server, &mut cursor, step, mark, number);
     }
     server.pieces.clear();
     let ran = match ran {
@@ -318,13 +318,16 @@ fn run<'a, S: Store + ?Sized>(
         };
         debug_assert!(server.pieces.is_empty() || step.is_err(), "data goes to the results or to a store");
         match step {
-            Ok(()) => cursor.operations_done += 1,
+            Ok(()) => {
+                cursor.operations_done += 1;
+                server.state.counts.succeed(shown);
+            }
             step => {
                 server.pieces.clear();
                 if matches!(step, Err(Stop::Waits(_) | Stop::Limited(_, None))) {
                     *operations = start;
                 }
-                if let Some(ran) = conclude(cursor, step, mark, shown) {
+                if let Some(ran) = conclude(server, cursor, step, mark, shown) {
                     return ran;
                 }
             }
@@ -349,7 +352,19 @@ fn may_wait<'a, S: Store + ?Sized>(
 }
 
 /// What follows from an operation's end; `None`: the next one.
-fn conclude(cursor: &mut Cursor<'_>, step: Step, mark: OperationMark, number: u32) -> Option<Ran> {
+fn conclude<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    step: Step,
+    mark: OperationMark,
+    number: u32,
+) -> Option<Ran> {
+    let counts = &mut server.state.counts;
+    match step {
+        Ok(()) => counts.succeed(number),
+        Err(Stop::Waits(_) | Stop::Later(..) | Stop::Limited(..)) => counts.wait(number),
+        Err(_) => counts.fail(number),
+    }
     let status = match step {
         Ok(()) => {
             cursor.operations_done += 1;
@@ -612,6 +627,7 @@ fn end<'a, S: Store + ?Sized>(
         let number = operations.next_number().and_then(Result::ok).unwrap_or_default();
         let mark = cursor.results.begin_operation(number);
         cursor.results.fail(mark, Status4::Delay);
+        server.state.counts.fail(number);
     }
     let Cursor { mut results, session, claim, keeps_reply, .. } = cursor;
     if let (Some(session), Some(claim)) = (session, claim) {

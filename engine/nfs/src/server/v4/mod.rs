@@ -16,6 +16,7 @@ mod attributes;
 mod back;
 mod changes;
 mod compound;
+mod counts;
 mod fattr;
 mod files;
 mod handles;
@@ -55,10 +56,12 @@ use super::waiting::WaitsFor;
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, TimeOfDay};
 use back::BackCalls;
 use compound::{Ended, OperationData};
+use counts::OperationCounts;
 use pseudo::{NodeIndex, PseudoTree};
 use results::Results;
 use session::Sessions;
 
+pub use counts::OperationStatistics;
 pub use session::SharedSessions;
 
 pub(in crate::server) use compound::Suspended as SuspendedCompound;
@@ -124,6 +127,7 @@ struct State4 {
     locking: SharedLocking,
     /// Octets of arguments and results that suspended COMPOUNDs keep.
     suspended: usize,
+    counts: OperationCounts,
 }
 
 /// What operations work on.
@@ -318,7 +322,8 @@ impl<S: Store + ?Sized> Nfs4<S> {
         let sessions = Sessions::new(&config, sessions);
         let own = ReactorId::new(locking.borrow().opens().home().into()).unwrap_or(ReactorId::FIRST);
         let back = BackCalls::new(own, config.reverse_credits);
-        let state = State4 { config, sessions, back, pseudo, locking, suspended: 0 };
+        let counts = OperationCounts::default();
+        let state = State4 { config, sessions, back, pseudo, locking, suspended: 0, counts };
         let pieces = Vec::with_capacity(PIECES_MAX);
         Nfs4 { exports, time, state, pieces, spare: Vec::new(), answered: VecDeque::new() }
     }
@@ -405,7 +410,12 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
 
     fn subject(&self, call: &Call<'_>) -> Option<String> {
         let first = home::first_handle(call)?;
-        Some(self.exports.borrow().describe(first.0))
+        let subject = self.exports.borrow().describe(first.0);
+        // Asked when a COMPOUND has just begun to wait.
+        Some(match self.state.counts.last_waited() {
+            Some(operation) => format!("{subject}, in {operation}"),
+            None => subject,
+        })
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
