@@ -311,8 +311,8 @@ guest_limit() {
     local limit=$(((300 + 30 * ${#groups[@]}) * STAG_SLOWNESS))
     if [ -n "$long" ]; then
         limit=$(((600 + 1200 * ${#groups[@]}) * STAG_SLOWNESS))
-    elif [ $limit -gt 2100 ]; then
-        limit=2100
+    elif [ $limit -gt 3600 ]; then
+        limit=3600
     fi
     echo $limit
 }
