@@ -108,7 +108,7 @@ pub enum ClientError {
     /// More Calls wait than may.
     #[error("{JOBS_MAX} Calls wait for the client's thread; wait for some of them")]
     Busy,
-    /// The Call is to be sealed, and the connection is one of TCP.
+    /// A Call over TCP cannot be sealed.
     #[error("a Call over tcp:// cannot be sealed; connect to an address of the server for RDMA")]
     SealedOverTcp,
     /// The client has ended.
