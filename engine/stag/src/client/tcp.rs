@@ -37,7 +37,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// How long after its Call has timed out a Reply may come. Then the connection is given up.
 const LATE_MAX: Duration = Duration::from_secs(30);
 
-/// A socket that becomes writable wakes nobody: it is looked at this often.
+/// A socket that becomes writable does not wake the thread, which looks at it this often.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// A Call that was sent, or that is sent again as soon as there is a connection.
@@ -318,7 +318,7 @@ impl TcpDriver {
                     continue;
                 }
             };
-            // Otherwise it has timed out.
+            // A Call that is not there has timed out.
             if let Some(Sent { job, promise, .. }) = self.sent.remove(&xid) {
                 let answer = result.and_then(|results| bounded(&job, results));
                 promise.keep(answer.map(Answer::inline).map_err(ClientError::from));
