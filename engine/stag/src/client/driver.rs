@@ -334,10 +334,11 @@ impl<P: Open> Driver<P> {
         }
         self.provide(waiting)?;
         let Waiting { job, deadline, chunks, data_len, .. } = waiting;
+        let (program, version, procedure) = job.target();
         let request = Request {
-            program: job.program,
-            version: job.version,
-            procedure: job.procedure,
+            program,
+            version,
+            procedure,
             credentials: match (&job.sealer, &job.user) {
                 (Some(sealer), _) => Credentials::Own(&**sealer),
                 (None, Some(user)) => Credentials::Sys(user),
