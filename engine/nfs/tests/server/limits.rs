@@ -146,7 +146,7 @@ fn an_export_without_a_limit_and_metadata_do_not_wait() {
     for number in 0..32 {
         limited.begin(&mut pair, number);
     }
-    // They wait for 16 of 64 KiB each, beyond the burst. Meanwhile others are answered.
+    // They wait for 16 of 64 KiB each, beyond the burst: a second. Meanwhile others are answered.
     let begin = pair.world.now();
     for _ in 0..20 {
         let load = Load { connection, file: free.clone(), writes: true };
@@ -159,7 +159,7 @@ fn an_export_without_a_limit_and_metadata_do_not_wait() {
         }
     }
     let took = pair.world.now() - begin;
-    assert!(took < Duration::from_millis(50), "{took:?}");
+    assert!(took < Duration::from_millis(500), "{took:?}");
     wait(&mut pair, Duration::from_secs(2));
 }
 
