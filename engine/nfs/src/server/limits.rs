@@ -122,7 +122,16 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     /// When the turn of the next Call has come.
+    #[inline]
     pub(super) fn next_turn_due(&self) -> Option<Duration> {
+        if !self.has_limits {
+            return None;
+        }
+        self.first_turn_due()
+    }
+
+    #[cold]
+    fn first_turn_due(&self) -> Option<Duration> {
         self.shares.iter().filter_map(|share| share.rated()?.next_due()).min()
     }
 

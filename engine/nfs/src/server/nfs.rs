@@ -164,8 +164,9 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     fn next_timeout(&self) -> Option<Duration> {
         let exports = self.exports.borrow();
         // What is answered for another service, which has asked in this pass already, is there in the next one.
-        let is_busy =
-            exports.has_answers() || exports.shares.iter().any(|share| share.volume().store().is_busy());
+        let is_busy = exports.has_answers()
+            || exports.has_turned()
+            || exports.shares.iter().any(|share| share.volume().store().is_busy());
         if is_busy { Some(Duration::ZERO) } else { exports.next_turn_due() }
     }
 }

@@ -291,8 +291,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
     /// Whether a Call that waited can be answered, or goes on.
     #[inline]
     pub(super) fn has_answers(&self) -> bool {
-        let Waiting { ready, answered, turned, .. } = &self.waiting;
-        ready.is_some() || !answered.is_empty() || !turned.is_empty()
+        self.waiting.ready.is_some() || !self.waiting.answered.is_empty()
+    }
+
+    /// Whether a COMPOUND can go on because its turn has come.
+    pub(super) fn has_turned(&self) -> bool {
+        !self.waiting.turned.is_empty()
     }
 
     /// Asks the stores for what is over. `false`: there is nothing.

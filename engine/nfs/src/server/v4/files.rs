@@ -137,7 +137,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     }
 
     /// Takes the octets of a WRITE that was done, and whose results are there.
-    #[inline]
+    #[inline(always)]
     fn limit_write(&mut self, cursor: &Cursor<'_>, opened: &ResolvedHandle, octets: u32) -> Step {
         if !self.exports.is_limited(opened) {
             return Ok(());
