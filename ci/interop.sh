@@ -310,7 +310,7 @@ ask() {
 
 # Seconds that a guest with all groups may take: three times what it takes, so that a second try has time in .ci/run.
 guest_limit() {
-    local limit=$(((300 + 30 * ${#groups[@]}) * STAG_SLOWNESS))
+    local limit=$(((600 + 60 * ${#groups[@]}) * STAG_SLOWNESS))
     if [ -n "$long" ]; then
         limit=$(((600 + 1200 * ${#groups[@]}) * STAG_SLOWNESS))
     elif [ $limit -gt 3600 ]; then
