@@ -255,6 +255,17 @@ pub struct EndedClient {
     pub owner: Arc<[u8]>,
 }
 
+/// What became of a client's last CREATE_SESSION.
+#[derive(Clone, Copy, Debug)]
+enum LastSession {
+    /// There was none.
+    None,
+    /// A retry gets the same answer.
+    Made(SessionGrant),
+    /// It changed nothing.
+    Failed,
+}
+
 /// A client.
 #[derive(Debug)]
 pub struct ClientRecord {
@@ -265,8 +276,8 @@ pub struct ClientRecord {
     minor_version: u32,
     stage: ClientStage,
     lease: Arc<Lease>,
-    /// Sequence id of the last CREATE_SESSION, and what it answered.
-    last_session: (u32, Result<SessionGrant, SessionFault>),
+    /// Sequence id of the last CREATE_SESSION, and what became of it.
+    last_session: (u32, LastSession),
     sessions: Vec<SessionKey>,
     session_counter: u32,
 }
@@ -450,7 +461,7 @@ impl ClientTable {
             stage: ClientStage::Unconfirmed,
             lease: Arc::new(Lease::new(now)),
             // The reply that a request from before the first one would find.
-            last_session: (0, Err(SessionFault::Misordered)),
+            last_session: (0, LastSession::None),
             sessions: Vec::new(),
             session_counter: 0,
         };
@@ -505,19 +516,21 @@ impl ClientTable {
         if record.principal != request.principal && record.stage == ClientStage::Unconfirmed {
             return Err(SessionFault::InUse);
         }
-        let (last, kept) = record.last_session;
-        if request.sequence_id == last {
-            return kept;
-        }
-        if request.sequence_id != last.wrapping_add(1) {
-            return Err(SessionFault::Misordered);
+        let (last, answer) = record.last_session;
+        match answer {
+            _ if request.sequence_id == last.wrapping_add(1) => {}
+            LastSession::Made(grant) if request.sequence_id == last => return Ok(grant),
+            // The client of Linux goes on with the sequence id of what failed.
+            LastSession::Failed if request.sequence_id == last => {}
+            _ => return Err(SessionFault::Misordered),
         }
         if record.lease.renew(now).is_err() {
             return Err(SessionFault::StaleClient);
         }
         let answer = self.grant(request);
         if let Some(record) = self.records.get_mut(&request.client) {
-            record.last_session = (request.sequence_id, answer);
+            let made = answer.map_or(LastSession::Failed, LastSession::Made);
+            record.last_session = (request.sequence_id, made);
         }
         if answer.is_ok() {
             self.confirm(request.client);

@@ -212,13 +212,38 @@ fn create_session_is_executed_once_for_each_sequence_id() {
     assert_eq!(create(asked), Err(SessionFault::Misordered));
     // Only the first session confirms the client.
     assert_eq!(create(SessionRequest { principal: Principal(2), sequence_id: 2, ..asked }), Ok(second));
-    // A failure is an answer, too.
+    assert_eq!(table.session_count(), 2);
+}
+
+/// 8881-18.36.4-c asks for a further sequence id after a failure, and the client of Linux uses the same one again: both are taken.
+/// What failed has changed nothing.
+#[test]
+fn create_session_after_a_failure_is_executed() {
+    let mut table = table();
+    let found = exchange(&mut table, &ASKED).unwrap();
+    let asked = SessionRequest {
+        client: found.client,
+        sequence_id: 1,
+        principal: Principal(1),
+        fore: WISHES,
+        back: BACK,
+        callback: None,
+        back_connection: None,
+    };
     let small = ChannelLimits { response_max: 16, ..WISHES };
-    let failed = SessionRequest { sequence_id: 3, fore: small, ..asked };
-    assert_eq!(create(failed), Err(SessionFault::TooSmall));
-    assert_eq!(create(SessionRequest { fore: WISHES, ..failed }), Err(SessionFault::TooSmall), "a retry");
-    assert!(create(SessionRequest { sequence_id: 4, ..asked }).is_ok());
-    assert_eq!(table.session_count(), 3);
+    let mut create =
+        |sequence_id, fore| table.create_session(&SessionRequest { sequence_id, fore, ..asked }, at(0));
+    for _ in 0..2 {
+        assert_eq!(create(1, small), Err(SessionFault::TooSmall));
+    }
+    assert_eq!(create(3, WISHES), Err(SessionFault::Misordered));
+    let first = create(1, WISHES).unwrap();
+    assert_eq!(create(1, small), Ok(first), "a retry");
+    assert_eq!(create(2, small), Err(SessionFault::TooSmall));
+    let second = create(3, WISHES).unwrap();
+    assert_eq!(create(3, WISHES), Ok(second), "a retry");
+    assert_eq!(create(2, WISHES), Err(SessionFault::Misordered));
+    assert_eq!(table.session_count(), 2);
 }
 
 /// 8881-18.36.3-a
