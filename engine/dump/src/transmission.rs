@@ -215,7 +215,7 @@ impl Conversation {
         if let Some(group) = self.begin_group(from, group) {
             reading = program::read_call(stream, &group.reduced);
             violations.call_payload(&mut reading);
-            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
+            (call.rpc, call.sent) = (reading.rpc, reading.take_sent(cx));
         } else {
             // The header is enough to know what is called; the arguments go on.
             reading.rpc = program::read_call(stream, &[]).rpc;
