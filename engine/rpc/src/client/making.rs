@@ -20,6 +20,7 @@ use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
 use crate::client::offering::{WriteCounts, segment, write_buf};
 use crate::client::slot::{CallKind, CallMemory, Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
+use crate::recorder::Way;
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::{Core, EngineState};
 use crate::version2::making::{EncodedCall, Made};
@@ -207,7 +208,11 @@ impl Calling {
                 self.keep_apart(making, &space[..len], &[], &Chunks::default());
             }
             self.occupy(state, making);
-            Some((self.requester.emit_plain(making.call), len))
+            let credits = self.requester.emit_plain(making.call);
+            if let Some(recorder) = &mut state.recorder {
+                recorder.note_plain(state.now, making.id, Way::Sent, (credits, &space[..len]));
+            }
+            Some((credits, len))
         });
         if is_sent {
             state.statistics.calls_sent += 1;
@@ -534,7 +539,7 @@ impl Calling {
         };
         send.set_len(header_len + payload_len);
         let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
-        let posted = core.provider.post_send(id, request);
+        let posted = core.post_send(id, request);
         posted.map_err(|refused| Unsent { error: refused.error, message: Some(refused.request.buf) })
     }
 
@@ -601,7 +606,7 @@ impl Calling {
     #[inline(always)]
     fn send<P: Provider>(&mut self, core: &mut Core<P>, making: &Making<'_>, message: Buf) -> bool {
         let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
-        if let Err(refused) = core.provider.post_send(making.id, request) {
+        if let Err(refused) = core.post_send(making.id, request) {
             self.end_unsent(core, making, refused.error, Some(refused.request.buf));
             return false;
         }

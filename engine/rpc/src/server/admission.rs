@@ -110,6 +110,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
         let own = self.private_data_to_accept(exposed_replies, is_version2);
+        self.core.note_set_up(id, peer, private_data, &own);
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {
