@@ -121,6 +121,8 @@ struct Copied {
 pub struct Recording {
     /// The fabric.
     pub fabric: &'static str,
+    /// The instant of the copy, on the reactor's clock.
+    pub time: Duration,
     /// The connections that have a message in it.
     pub connections: Vec<TracedConnection>,
     messages: Vec<Copied>,
@@ -286,8 +288,8 @@ impl Recorder {
     }
 
     /// Copies the messages of all connections, or of one.
-    fn copy(&self, only: Option<ConnectionId>) -> Recording {
-        let mut recording = Recording { fabric: self.fabric, ..Recording::default() };
+    fn copy(&self, now: Duration, only: Option<ConnectionId>) -> Recording {
+        let mut recording = Recording { fabric: self.fabric, time: now, ..Recording::default() };
         let (newer, older) = self.entries.split_at(self.next);
         let entries = || older.iter().chain(newer).filter(|entry| entry.kind != EntryKind::Empty);
         let is_wanted = |id: &ConnectionId| only.is_none_or(|only| only == *id);
@@ -339,7 +341,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// A copy of what is recorded; `None` without [`Engine::record`].
     #[must_use]
     pub fn recording(&self) -> Option<Recording> {
-        self.core.recorder.as_ref().map(|recorder| recorder.copy(None))
+        self.core.recorder.as_ref().map(|recorder| recorder.copy(self.core.now, None))
     }
 }
 
@@ -372,7 +374,7 @@ impl EngineState {
         let Some(recorder) = self.recorder.as_deref_mut().filter(|_| is_bad(reason)) else { return };
         let Some(peer) = recorder.find(connection).map(|known| known.peer.clone()) else { return };
         let Some(withheld) = recorder.limit.admit(self.now) else { return };
-        let (recording, reason) = (recorder.copy(Some(connection)), reason.describe("the client"));
+        let (recording, reason) = (recorder.copy(self.now, Some(connection)), reason.describe("the client"));
         (recorder.take_bad_end)(BadEnd { recording, peer, reason, withheld });
     }
 
