@@ -390,7 +390,7 @@ fn failed(socket: &Path, problem: &dyn std::fmt::Display) -> CommandFailure {
     CommandFailure::run(format_args!("control socket {}: {problem}", socket.display()))
 }
 
-/// The answer of the server at a socket, and what comes behind it.
+/// Asks the server at a socket. Returns its reply, and the connection from which the octets behind the reply's line can be read.
 fn exchange(
     socket: &Path,
     request: &AdminRequest,

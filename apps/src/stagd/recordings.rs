@@ -11,11 +11,11 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use stag::fabric::{Handle, Peer};
 use stag::rpc::{BadEnd, ConnectionId, Recording, TracedConnection};
-use stag::runtime::Clock;
+use stag::runtime::{Clock, WallClock};
 use stag::wire::nfs3::Time;
 use stag::wire::rpcrdma::NFS_PORT;
 use stag_dump::ConnectionEnd;
@@ -53,9 +53,15 @@ pub(super) fn capture_of(reactors: &Reactors) -> Result<Vec<u8>, String> {
     capture(&recordings, ABOUT).map_err(|error| error.to_string())
 }
 
+/// The time since 1970.
+fn wall_time() -> Duration {
+    let now = Clock::start_system().now();
+    WallClock::new(now).at(now)
+}
+
 /// Makes a capture of what several reactors recorded, in the order of time.
 fn capture(recordings: &[Recording], about: &str) -> io::Result<Vec<u8>> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = wall_time();
     let mut messages: Vec<_> = recordings
         .iter()
         .enumerate()
@@ -203,8 +209,8 @@ impl Files {
         self.make_room()?;
         let about = format!("{} ended badly: {}; {ABOUT}", end.peer, end.reason);
         let capture = capture(std::slice::from_ref(&end.recording), &about)?;
-        let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-        let time = Utc(Time { seconds: u32::try_from(seconds).unwrap_or(u32::MAX), nanoseconds: 0 });
+        let time =
+            Utc(Time { seconds: u32::try_from(wall_time().as_secs()).unwrap_or(u32::MAX), nanoseconds: 0 });
         // Names sort by time. A second process in the same second has another number.
         let time = format!("{time:.0}").replace([':', '-'], "");
         let client = client_name(Some(&end.peer)).replace(' ', "-").replace(':', ".");

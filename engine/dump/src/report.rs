@@ -60,7 +60,7 @@ pub(crate) fn report_answer(
     report(cx, &Message { answered, ..*message }, violations);
 }
 
-/// Reports a message with the rules that it breaks. Of a message that was cut nobody can say.
+/// Reports a message with the rules that it breaks. None are named of a message that was cut: what is missing may explain them.
 pub(crate) fn report(cx: &mut Context<'_>, message: &Message<'_>, violations: Violations) {
     let violations: Vec<RuleViolation> = match cx.missing {
         0 => violations.into_inner(),

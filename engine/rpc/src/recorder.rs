@@ -1,8 +1,8 @@
 //! The flight recorder: the first octets of the last messages on connections that peers opened, whatever fabric carries them.
 //!
 //! A ring of fixed length, made once ([`Engine::record`]). A message enters it where it is taken or sent; nothing but memory is
-//! touched. Reading copies it ([`Engine::recording`]). When a connection ends badly, its messages are copied and handed to who asked
-//! for that.
+//! touched. Reading copies it ([`Engine::recording`]). When a connection ends badly, its messages are copied and handed to the
+//! function that [`Engine::record`] was given.
 //!
 //! ```text
 //!  taken   shown in place: Taker (in_place.rs) | as a completion: Engine::complete
@@ -252,7 +252,7 @@ impl Recorder {
         &mut self.entries[last]
     }
 
-    /// The message that was recorded last has so many octets more, elsewhere.
+    /// The message that was recorded last is longer: `more` octets of it are elsewhere.
     #[inline]
     pub(crate) fn lengthen_last(&mut self, more: u32) {
         let last = self.last();
@@ -345,7 +345,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 }
 
-/// Octets of memory that a recorder takes for so many messages and connections at once.
+/// Octets of memory that a recorder of `messages` takes, with `connections` at once.
 #[must_use]
 pub fn recorder_len(messages: u32, connections: u32) -> usize {
     let known = connections as usize + ENDED_MAX;
