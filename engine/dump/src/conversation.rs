@@ -147,10 +147,7 @@ impl Conversation {
     /// Something that a side sent was not captured: it may be the Reply to any Call that waits for one.
     pub(crate) fn lack(&mut self, from: ConnectionEnd) {
         self.lose();
-        for direction in [MessageType::Call, MessageType::Reply] {
-            // It may have been of the group.
-            self.take_group(from, direction);
-        }
+        self.drop_groups(from);
         for call in self.parties[from.other().index()].calls.values_mut() {
             call.is_perhaps_answered = true;
         }

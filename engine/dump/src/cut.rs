@@ -1,6 +1,6 @@
 //! Messages of which the capture has only the start: their headers are reported, and no rule is named.
 
-use stag_wire::rpcrdma2::{Body2, OptionalOperation};
+use stag_wire::rpcrdma2::Body2;
 
 use crate::conversation::Conversation;
 use crate::event::{ConnectionEnd, Context, Extension, Message};
@@ -23,20 +23,19 @@ impl Conversation {
         cx.missing = missing;
         self.send(cx, from, octets, invalidated);
         cx.missing = 0;
+        // A part of it is missing.
+        self.drop_groups(from);
         true
     }
 }
 
-/// Whether the transport header is whole, and what follows it is not needed to read another message.
+/// Whether the transport header is whole, and tells which message it is.
 fn is_readable(message: &Message<'_>) -> bool {
     match (&message.header, &message.extension) {
         (Ok((header, payload)), _) => header.direction(payload).is_some(),
-        (Err(_), Some(Extension::Version2 { header, operation, .. })) => match (&header.body, operation) {
-            (Body2::Message(..) | Body2::Long(..), _) => true,
-            (_, Some(OptionalOperation::Request(request))) => request.count == 1,
-            (_, Some(OptionalOperation::Response(response))) => response.count == 1,
-            _ => false,
-        },
+        (Err(_), Some(Extension::Version2 { header, operation, .. })) => {
+            matches!(header.body, Body2::Message(..) | Body2::Long(..)) || operation.is_some()
+        }
         _ => false,
     }
 }

@@ -1,5 +1,6 @@
 //! Recordings that are written, and read again.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use stag_dump::capture::CaptureReader;
@@ -124,6 +125,73 @@ fn what_is_written_is_read_again_and_nobody_is_accused() {
         );
         assert_eq!((totals.messages, totals.paired, totals.unanswered), (10, 4, 1));
         assert_eq!((totals.gaps, totals.violation_count()), (1, 0));
+    }
+}
+
+/// What one capture has of one connection.
+struct Heard {
+    ends: Option<[std::net::SocketAddr; 2]>,
+    private_data: [Vec<u8>; 2],
+    /// By frame.
+    messages: Vec<(u64, ConnectionEnd, Vec<u8>, Option<u32>)>,
+}
+
+/// The messages of other tests' captures, of every version of every protocol, as a recorder keeps them: whatever is cut, and without
+/// any RDMA Read and Write.
+#[test]
+fn any_conversation_can_be_recorded_and_breaks_no_rule() {
+    let own = ["version2", "reliable-reply"]
+        .map(|name| (name.to_owned(), support::folder().join("../own").join(name).with_extension("pcap")));
+    for (name, path) in support::captures().into_iter().chain(own) {
+        let mut heard: BTreeMap<u64, Heard> = BTreeMap::new();
+        support::run(&path, &mut |event| {
+            let heard = heard.entry(event.connection).or_insert_with(|| Heard {
+                ends: None,
+                private_data: [Vec::new(), Vec::new()],
+                messages: Vec::new(),
+            });
+            match &event.kind {
+                EventKind::Opened(ends) => heard.ends = Some([ends.client, ends.server]),
+                EventKind::Setup(from, setup) => {
+                    heard.private_data[usize::from(*from == SERVER)] = setup.private_data.to_vec();
+                }
+                EventKind::Message(message) => heard.messages.push((
+                    event.frame,
+                    message.from,
+                    message.octets.to_vec(),
+                    message.invalidated,
+                )),
+                _ => {}
+            }
+        });
+        let mut writer = RecordingWriter::new(Vec::new(), &name).unwrap();
+        let mut count = 0;
+        for heard in heard.values_mut() {
+            let Some([client, server]) = heard.ends else { continue };
+            let [client_private_data, server_private_data] = &heard.private_data;
+            let connection =
+                RecordedConnection { client, server, client_private_data, server_private_data, comment: "" };
+            let connection = writer.connection(Duration::ZERO, &connection).unwrap();
+            // A Call that was read late was reported late.
+            heard.messages.sort_by_key(|(frame, ..)| *frame);
+            // The first ones are not there any more.
+            let skipped = heard.messages.len() / 4;
+            for (frame, from, octets, invalidated) in &heard.messages[skipped..] {
+                count += 1;
+                let message = RecordedMessage {
+                    time: Duration::from_micros(*frame),
+                    from: *from,
+                    octets: &octets[..octets.len().min(KEPT)],
+                    len: octets.len() as u32,
+                    invalidated: *invalidated,
+                };
+                writer.message(connection, &message).unwrap();
+            }
+        }
+        let (lines, totals) = read(&writer.finish().unwrap());
+        assert_eq!(totals.violation_count(), 0, "{name}: {:?}", totals.violations);
+        // The rest are parts of groups, or have long chunk lists.
+        assert!(totals.messages * 10 >= count * 9, "{name}: {} of {count}: {lines:#?}", totals.messages);
     }
 }
 
