@@ -88,6 +88,10 @@ fn what_is_written_is_read_again_and_nobody_is_accused() {
     let offered = [segment(0x77, 8192, 0x1000)];
     let writes = [&offered[..]];
     let chunks = Chunks { writes: &writes, ..Chunks::default() };
+    // It comes back unused.
+    let returned = [segment(0x77, 0, 0x1000)];
+    let unused = [&returned[..]];
+    let unused = Chunks { writes: &unused, ..Chunks::default() };
     let read_call = call(3, 6, &[&HANDLE[..], &words(&[0, 0, 8192])].concat());
     let lookup = call(4, 3, &[&HANDLE[..], &words(&[240]), &[b'a'; 240]].concat());
     let messages = [
@@ -97,7 +101,7 @@ fn what_is_written_is_read_again_and_nobody_is_accused() {
         (CLIENT, message(MessageKind::Msg, 3, &chunks, &read_call), None),
         (CLIENT, plain(4, 32, &lookup), None),
         (SERVER, plain(4, 32, &reply(4, &words(&[2, 0]))), None),
-        (SERVER, message(MessageKind::Msg, 3, &chunks, &reply(3, &words(&[5, 0]))), Some(0x77)),
+        (SERVER, message(MessageKind::Msg, 3, &unused, &reply(3, &words(&[5, 0]))), Some(0x77)),
         (CLIENT, plain(5, 32, &call(5, 16, &[&HANDLE[..], &words(&[0, 0, 0, 0, 4096])].concat())), None),
         (SERVER, plain(5, 32, &[reply(5, &words(&[0, 0, 0, 0])), vec![0; 3000]].concat()), None),
         (CLIENT, plain(6, 32, &call(6, 1, &HANDLE)), None),

@@ -17,6 +17,9 @@ fn bench(in_place: Odds, messages: u32) -> Bench {
     let mut bench = Bench::in_world(World::new(1, plan), small(), small(), 1);
     bench.server.engine.record(messages, |end| panic!("{end:?}"));
     bench.establish();
+    // In version 2 the first Call is a probe, which is answered with more than a Reply.
+    bench.check_alive(0);
+    bench.check_alive(0);
     bench
 }
 
@@ -72,9 +75,11 @@ fn a_call_and_its_reply_are_recorded_whichever_way_they_take() {
 fn long_messages_leave_their_start() {
     for in_place in WAYS {
         let mut bench = bench(in_place, 64);
-        for len in [RECORDED_LEN_MAX, 460, 800] {
+        // In version 2 longer ones may be in several Sends.
+        let lens: &[usize] = if IS_VERSION_2 { &[RECORDED_LEN_MAX] } else { &[RECORDED_LEN_MAX, 460, 800] };
+        for &len in lens {
             let text = pattern(7, len);
-            bench.call(request_for(ECHO, len + 8), Chunks::default(), |writer| writer.opaque(&text));
+            bench.call(request(ECHO), Chunks::default(), |writer| writer.opaque(&text));
             let recording = recording(&bench);
             let messages: Vec<_> = recording.messages().collect();
             let [.., call, reply] = &messages[..] else { panic!("{messages:?}") };
