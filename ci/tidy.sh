@@ -110,7 +110,7 @@ engine/rpc:         wire proto memory fabric runtime shares
 engine/vfs:         memory
 engine/stores:      vfs memory disk
 engine/state:       vfs
-engine/nfs:         vfs state wire proto memory fabric runtime rpc
+engine/nfs:         vfs state wire proto memory fabric runtime shares rpc
 engine/dump:        wire
 engine/conform:     wire memory fabric runtime
 engine/testing:

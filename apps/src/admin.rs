@@ -120,6 +120,9 @@ pub struct ServerState {
     pub counters: Counters,
     pub cores: Vec<CoreState>,
     pub procedures: Vec<ProcedureState>,
+    /// Operations of COMPOUND of NFS version 4.
+    #[serde(default)]
+    pub operations: Vec<OperationState>,
     pub clients: Vec<ClientState>,
     pub exports: Vec<ExportState>,
     pub pools: Vec<PoolState>,
@@ -159,6 +162,18 @@ pub struct ProcedureState {
     pub late_seconds: f64,
     /// Late answers by the time that they took: the upper bound in seconds, and how many. The last has no bound.
     pub waited: Vec<(Option<f64>, u64)>,
+}
+
+/// One operation of NFS version 4 that was executed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct OperationState {
+    pub name: String,
+    pub calls: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Times that one waited for a disk or a limit.
+    pub waits: u64,
 }
 
 /// One client: an address, or a user of this machine.
@@ -272,6 +287,26 @@ pub struct ExportState {
     pub bytes_free: Option<u64>,
     pub files_total: Option<u64>,
     pub files_free: Option<u64>,
+    /// Limits in octets per second of READ and WRITE: of all clients together, and of each.
+    #[serde(default)]
+    pub rate: Option<u64>,
+    #[serde(default)]
+    pub client_rate: Option<u64>,
+    /// What waited for them; absent if there are none.
+    #[serde(default)]
+    pub limited: Option<LimitedState>,
+}
+
+/// READs and WRITEs that waited for the limits of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are those of the JSON objects")]
+pub struct LimitedState {
+    /// Those that waited, their octets, and the sum of their times.
+    pub calls: u64,
+    pub bytes: u64,
+    pub seconds: f64,
+    /// Those that wait now.
+    pub waiting: u64,
 }
 
 /// One pool of memory of one core.

@@ -39,7 +39,7 @@ enum What {
         #[command(subcommand)]
         change: Option<ExportsChange>,
     },
-    /// Calls by procedure, cores and memory
+    /// Calls by procedure and operation, cores and memory
     Stats,
     /// Disconnects a client (address, or "uid N"), or ends one by its id
     Evict {
@@ -197,15 +197,27 @@ fn locks(holdings: &HoldingsState, out: &mut Output) -> Result<(), CommandFailur
 }
 
 fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
-    out.line(format_args!("{:>10} {:>10}  export", "size", "free"))?;
+    out.line(format_args!("{:>10} {:>10} {:>10} {:>10}  export", "size", "free", "limit", "each"))?;
     for export in &state.exports {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
         out.line(format_args!(
-            "{:>10} {:>10}  {}",
+            "{:>10} {:>10} {:>10} {:>10}  {}",
             size(export.bytes_total),
             size(export.bytes_free),
+            size(export.rate),
+            size(export.client_rate),
             export.spec
         ))?;
+        if let Some(limited) = export.limited.filter(|limited| limited.calls + limited.waiting > 0) {
+            let mean = limited.seconds / limited.calls.max(1) as f64;
+            out.line(format_args!(
+                "{:>10} {} waited for the limit, {} on average; {} wait now",
+                "",
+                count(limited.calls, "Call"),
+                Time(Duration::from_secs_f64(mean)),
+                limited.waiting
+            ))?;
+        }
         out.object(export)?;
     }
     Ok(())
@@ -223,6 +235,18 @@ fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
         };
         let name = format!("{} {}", program_name(procedure.program, procedure.version), procedure.name);
         out.line(format_args!("{name:<22} {:>14} {:>12} {mean:>14}", procedure.calls, procedure.late))?;
+    }
+    if !state.operations.is_empty() {
+        out.line(format_args!(
+            "{:<22} {:>14} {:>12} {:>14}",
+            "NFSv4 operation", "executed", "waited", "failed"
+        ))?;
+    }
+    for operation in &state.operations {
+        out.line(format_args!(
+            "{:<22} {:>14} {:>12} {:>14}",
+            operation.name, operation.calls, operation.waits, operation.errors
+        ))?;
     }
     out.line(format_args!("{:<22} {:>8} {:>8} {:>8} {:>14}", "core", "busy", "idle", "asleep", "Calls"))?;
     for core in &state.cores {

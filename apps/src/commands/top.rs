@@ -40,6 +40,8 @@ struct Window {
     rdma_bytes: u64,
     tcp_bytes: u64,
     procedures: Vec<Line>,
+    /// Of NFS version 4.
+    operations: Vec<Line>,
     clients: Vec<Line>,
     cores: Vec<Line>,
 }
@@ -70,6 +72,11 @@ impl Window {
                 value: (late > 0).then(|| (new.late_seconds - waited).max(0.0) / late as f64),
             }
         });
+        let operations = after.operations.iter().map(|new| {
+            let old = before.operations.iter().find(|old| old.name == new.name);
+            let per_second = rate(new.calls, old.map_or(0, |old| old.calls));
+            Line { name: new.name.clone(), per_second, value: None }
+        });
         let clients = after.clients.iter().map(|new| {
             let old = before.clients.iter().find(|old| old.client == new.client);
             let per_second = rate(new.calls, old.map_or(0, |old| old.calls));
@@ -92,6 +99,7 @@ impl Window {
             rdma_bytes: rdma(new).saturating_sub(rdma(old)),
             tcp_bytes: tcp(new).saturating_sub(tcp(old)),
             procedures: busiest(procedures.collect()),
+            operations: busiest(operations.collect()),
             clients: busiest(clients.collect()),
             cores: cores.collect(),
         }
@@ -106,6 +114,12 @@ impl Window {
             let wait =
                 value.map_or_else(|| "-".to_owned(), |wait| Time(Duration::from_secs_f64(wait)).to_string());
             out.line(format_args!("{name:<48} {per_second:>12.0} {wait:>14}"))?;
+        }
+        if !self.operations.is_empty() {
+            out.line(format_args!("{:<48} {:>12}", "NFSv4 operation", "executed/s"))?;
+        }
+        for Line { name, per_second, .. } in self.operations.iter().take(LINES_MAX) {
+            out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
         }
         out.line(format_args!("{:<48} {:>12}", "client", "Calls/s"))?;
         for Line { name, per_second, .. } in self.clients.iter().take(LINES_MAX) {

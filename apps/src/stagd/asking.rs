@@ -1,9 +1,12 @@
 //! Asks all reactors of this server at once, from another thread, for the control socket and the metrics.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use stag::fabric::Peer;
+use stag::nfs::export::{Export, RateLimits, RateWaits};
+use stag::nfs::server::OperationStatistics;
 use stag::rpc::{ProcedureStatistics, Recording, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
@@ -12,7 +15,8 @@ use super::live::LiveSettings;
 use super::report::Snapshot;
 use super::signals::Request;
 use crate::admin::{
-    ClientState, CoreState, ExportState, HoldingsState, PATIENCE, ProcedureState, ServerState,
+    ClientState, CoreState, ExportState, HoldingsState, LimitedState, OperationState, PATIENCE,
+    ProcedureState, ServerState,
 };
 use crate::version::VERSION;
 
@@ -129,9 +133,14 @@ impl Reactors {
                 streams: snapshot.connections().1,
             }
         });
-        let exports = self.live.exports().into_iter().map(|(path, spec)| {
+        let exports = self.live.exports().into_iter().map(|(spec, Export { path, limits, .. })| {
             let usage = sum.usage().iter().find(|(found, _)| *found == path).map(|(_, usage)| usage);
+            let waits = sum.limited().iter().filter(|(found, _)| *found == path);
+            let rate = |rate: Option<NonZeroU64>| rate.map(NonZeroU64::get);
             ExportState {
+                rate: rate(limits.as_ref().and_then(RateLimits::all)),
+                client_rate: rate(limits.as_ref().and_then(RateLimits::each)),
+                limited: limits.is_some().then(|| limited(waits.map(|(_, waits)| waits))),
                 path,
                 spec,
                 bytes_total: usage.map(|usage| usage.bytes_total),
@@ -150,6 +159,7 @@ impl Reactors {
             counters: *sum.counters(),
             cores: cores.collect(),
             procedures: procedures(sum.procedures()),
+            operations: operations(sum.operations()),
             clients: clients(&sum),
             exports: exports.collect(),
             pools: pools.collect(),
@@ -159,6 +169,18 @@ impl Reactors {
             locks_waiting,
         })
     }
+}
+
+/// What waited for the limits of an export, at all reactors.
+fn limited<'w>(waits: impl Iterator<Item = &'w RateWaits>) -> LimitedState {
+    let mut sum = LimitedState::default();
+    for RateWaits { transfers, octets, time, waiting } in waits {
+        sum.calls += transfers;
+        sum.bytes += octets;
+        sum.seconds += time.as_secs_f64();
+        sum.waiting += waiting;
+    }
+    sum
 }
 
 /// How a client is called: by its address, without the port; or by its user.
@@ -241,6 +263,23 @@ fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
     procedures
 }
 
+/// The operations of all reactors, each once, those that were executed most first.
+fn operations(all: &[OperationStatistics]) -> Vec<OperationState> {
+    let mut operations: Vec<OperationState> = Vec::new();
+    for OperationStatistics { name, calls, errors, waits } in all {
+        let place = operations.iter().position(|it| it.name == *name).unwrap_or_else(|| {
+            operations.push(OperationState { name: (*name).to_owned(), calls: 0, errors: 0, waits: 0 });
+            operations.len() - 1
+        });
+        let sum = &mut operations[place];
+        sum.calls += calls;
+        sum.errors += errors;
+        sum.waits += waits;
+    }
+    operations.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
+    operations
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -269,6 +308,14 @@ mod tests {
         assert_eq!(names, [("WRITE", 100), ("READ", 7)]);
         assert_eq!((sums[1].late, sums[1].late_seconds), (2, 1.0));
         assert_eq!((sums[1].waited[0], sums[1].waited[9]), ((Some(0.000_064), 1), (None, 1)));
+    }
+
+    #[test]
+    fn an_operation_is_the_sum_of_its_reactors() {
+        let one = |name, calls, errors| OperationStatistics { name, calls, errors, waits: 1 };
+        let sums = operations(&[one("READ", 3, 0), one("OPEN", 9, 2), one("READ", 4, 1)]);
+        let sums: Vec<_> = sums.iter().map(|it| (it.name.as_str(), it.calls, it.errors, it.waits)).collect();
+        assert_eq!(sums, [("OPEN", 9, 2, 1), ("READ", 7, 1, 2)]);
     }
 
     #[test]

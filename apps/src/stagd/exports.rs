@@ -2,10 +2,12 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use stag::nfs::export::{Client, ClientRule, Export};
+use stag::nfs::export::{Client, ClientRule, Export, RateLimits};
+use stag::nfs::server::TRANSFER_LEN_MAX;
 use stag::vfs::INVALID_ID;
 use stag::wire::mount3::PATH_LEN_MAX;
 
@@ -117,6 +119,8 @@ enum OptionKind {
     AllSquash,
     AnonymousUid,
     AnonymousGid,
+    Rate,
+    ClientRate,
     Objects,
     Size,
     Core,
@@ -127,8 +131,8 @@ enum OptionKind {
 /// All options of exports, in the order in which people are told of them.
 pub(super) const OPTIONS: &[ExportOption] = {
     use OptionKind::{
-        AllSquash, AnonymousGid, AnonymousUid, Client, Core, Name, Objects, ReadOnly, ReadWrite, RootSquash,
-        Secure, Size, Sync, Uid,
+        AllSquash, AnonymousGid, AnonymousUid, Client, ClientRate, Core, Name, Objects, Rate, ReadOnly,
+        ReadWrite, RootSquash, Secure, Size, Sync, Uid,
     };
     const MEMORY: Option<Medium> = Some(Medium::Memory);
     const DIRECTORY: Option<Medium> = Some(Medium::Directory);
@@ -158,6 +162,16 @@ pub(super) const OPTIONS: &[ExportOption] = {
         ),
         ExportOption::new(AnonymousUid, None, ["anonuid=N", "the anonymous user", "65534"]),
         ExportOption::new(AnonymousGid, None, ["anongid=N", "the anonymous group", "65534"]),
+        ExportOption::new(
+            Rate,
+            None,
+            ["rate=BYTES", "octets/s of READ and WRITE, all clients together", "any"],
+        ),
+        ExportOption::new(
+            ClientRate,
+            None,
+            ["client_rate=BYTES", "octets/s of READ and WRITE, each client", "any"],
+        ),
         ExportOption::new(
             Objects,
             None,
@@ -226,6 +240,7 @@ fn parse(text: &str) -> Result<ExportSpec, Complaint> {
     check_path(path)?;
     let mut export = ExportSpec::new(medium, path);
     let mut seen: Vec<&str> = Vec::new();
+    let mut rates = (None, None);
     for word in words {
         let (option, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
         let repeats = matches!(option, "client" | "uid");
@@ -233,7 +248,10 @@ fn parse(text: &str) -> Result<ExportSpec, Complaint> {
             return Err(("option", word.to_owned(), "give each option but client and uid only once"));
         }
         seen.push(option);
-        set(&mut export, option, value, word)?;
+        set(&mut export, &mut rates, option, value, word)?;
+    }
+    if let (Some(_), _) | (_, Some(_)) = rates {
+        export.access.limits = Some(RateLimits::new(rates.0, rates.1, TRANSFER_LEN_MAX));
     }
     if seen.contains(&"ro") && seen.contains(&"rw") {
         return Err(("options", "ro,rw".to_owned(), "give one of the two"));
@@ -259,7 +277,16 @@ fn check_path(path: &str) -> Result<(), Complaint> {
     Ok(())
 }
 
-fn set(export: &mut ExportSpec, option: &str, value: Option<&str>, word: &str) -> Result<(), Complaint> {
+/// Octets per second of all clients together, and of each.
+type Rates = (Option<NonZeroU64>, Option<NonZeroU64>);
+
+fn set(
+    export: &mut ExportSpec,
+    rates: &mut Rates,
+    option: &str,
+    value: Option<&str>,
+    word: &str,
+) -> Result<(), Complaint> {
     let number = |what| number(value.unwrap_or_default(), what);
     let id = |what| user(value.unwrap_or_default(), what);
     let yes_or_no = |what| match value {
@@ -312,6 +339,10 @@ fn set(export: &mut ExportSpec, option: &str, value: Option<&str>, word: &str) -
         }
         (OptionKind::Sync, _) => export.sync = yes_or_no("option sync")?,
         (OptionKind::Secure, _) => export.access.secure = yes_or_no("option secure")?,
+        (OptionKind::Rate, _) => rates.0 = Some(rate(value.unwrap_or_default(), "option rate")?),
+        (OptionKind::ClientRate, _) => {
+            rates.1 = Some(rate(value.unwrap_or_default(), "option client_rate")?);
+        }
         (OptionKind::Size, _) => export.size = Some(size(value.unwrap_or_default())?),
     }
     Ok(())
@@ -355,10 +386,22 @@ fn network(text: &str) -> Result<Client, Complaint> {
     Ok(Client::Network { address, bits })
 }
 
-/// Reads a number of bytes, with an optional K, M, G or T of 1024s.
+/// The least limit in octets per second: at a lower one the largest READ would take longer than clients wait for an answer.
+const RATE_MIN: u64 = 64 << 10;
+
 fn size(text: &str) -> Result<u64, Complaint> {
     let complain =
         || ("option size", text.to_owned(), "give bytes, like 1073741824, 512M or 4G, at least 4096");
+    bytes(text).filter(|bytes| *bytes >= 4096).ok_or_else(complain)
+}
+
+fn rate(text: &str, what: &'static str) -> Result<NonZeroU64, Complaint> {
+    let rate = bytes(text).filter(|bytes| *bytes >= RATE_MIN).and_then(NonZeroU64::new);
+    rate.ok_or_else(|| (what, text.to_owned(), "give bytes per second, like 500M or 1G, at least 64K"))
+}
+
+/// Reads a number of bytes, with an optional K, M, G or T of 1024s.
+fn bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(['K', 'M', 'G', 'T']);
     let shift = match &text[digits.len()..] {
         "" => 0,
@@ -366,11 +409,10 @@ fn size(text: &str) -> Result<u64, Complaint> {
         "M" => 20,
         "G" => 30,
         "T" => 40,
-        _ => return Err(complain()),
+        _ => return None,
     };
-    let number: u64 = digits.parse().map_err(|_| complain())?;
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes >= 4096);
-    bytes.ok_or_else(complain)
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift)
 }
 
 #[cfg(test)]
@@ -454,6 +496,22 @@ mod tests {
     }
 
     #[test]
+    fn limits_are_bytes_per_second() {
+        let limits = |text: &str| text.parse::<ExportSpec>().unwrap().access.limits;
+        let read = |text: &str| limits(text).map(|limits| (limits.all(), limits.each()));
+        assert_eq!(read("mem:/a"), None);
+        assert_eq!(read("mem:/a,rate=500M"), Some((NonZeroU64::new(500 << 20), None)));
+        assert_eq!(read("dir:/a,client_rate=65536"), Some((None, NonZeroU64::new(1 << 16))));
+        let both = (NonZeroU64::new(1 << 30), NonZeroU64::new(100 << 10));
+        assert_eq!(read("dir:/a,client_rate=100K,rate=1G"), Some(both));
+        // What says the same is the same: a reload changes nothing.
+        assert_eq!(limits("dir:/a,rate=1G"), limits("dir:/a,rate=1024M"));
+        for wrong in ["rate", "rate=0", "rate=1K", "rate=fast", "rate=1M,rate=2M", "client_rate=-1"] {
+            assert!(format!("mem:/a,{wrong}").parse::<ExportSpec>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
     fn clients_have_rights_of_their_own() {
         let text = "mem:/a,client=10.0.0.0/8:rw,client=fd00::1:ro,client=fd00::/8,client=*:ro,uid=5:rw";
         let rules = text.parse::<ExportSpec>().unwrap().access.clients;
@@ -529,6 +587,10 @@ mod tests {
             (
                 "mem:/a,size=99999999T",
                 r#"export "mem:/a,size=99999999T": option size "99999999T": give bytes, like 1073741824, 512M or 4G, at least 4096"#,
+            ),
+            (
+                "dir:/a,rate=9",
+                r#"export "dir:/a,rate=9": option rate "9": give bytes per second, like 500M or 1G, at least 64K"#,
             ),
             (
                 "mem:/a,objects=0",

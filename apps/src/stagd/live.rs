@@ -94,10 +94,10 @@ impl LiveSettings {
         self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The path of each export that is served now, and how it was written.
-    pub(super) fn exports(&self) -> Vec<(String, String)> {
+    /// The exports that are served now, and how each was written.
+    pub(super) fn exports(&self) -> Vec<(String, Export)> {
         let settings = self.settings();
-        settings.exports.iter().map(|(spec, export)| (export.access.path.clone(), spec.clone())).collect()
+        settings.exports.iter().map(|(spec, export)| (spec.clone(), export.access.clone())).collect()
     }
 
     /// Whether there is a configuration file to read again.
@@ -408,7 +408,10 @@ mod tests {
     #[test]
     fn options_that_open_the_files_are_fixed() {
         let parse = |text: &str| text.parse::<ExportSpec>().unwrap();
-        assert_eq!(fixed_differences(&parse("mem:/a"), &parse("mem:/a,ro,anonuid=7,client=*")), [""; 0]);
+        assert_eq!(
+            fixed_differences(&parse("mem:/a"), &parse("mem:/a,ro,anonuid=7,rate=1M,client=*")),
+            [""; 0]
+        );
         let differences = fixed_differences(&parse("mem:/a"), &parse("mem:/a,size=1M,objects=7"));
         assert_eq!(differences, ["size", "objects"]);
         let differences = fixed_differences(&parse("dir:/a"), &parse("dir:/b,name=/a,sync=no"));

@@ -1,6 +1,6 @@
 //! Metrics for Prometheus, over HTTP, on a thread of their own.
 //!
-//! Labels are bounded: the procedures that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
+//! Labels are bounded: the procedures and operations that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
 //! Calls.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use prometheus_client::registry::Registry;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asking::Reactors;
-use crate::admin::{ProcedureState, ServerState};
+use crate::admin::{LimitedState, OperationState, ProcedureState, ServerState};
 use crate::failure::CommandFailure;
 
 /// Clients with figures of their own. Those of all others are summed up as `other`.
@@ -98,6 +98,7 @@ impl Collector for Exposition {
         let calls = procedures.iter().map(|it| (labels(it), it.calls as f64)).collect();
         counter(&mut encoder, "calls", "Calls that a service executed", calls)?;
         waits(&mut encoder, procedures.iter().map(|it| (labels(it), it)))?;
+        self.operations(&mut encoder)?;
 
         let counters = &state.counters;
         for (name, help, value) in [
@@ -196,6 +197,8 @@ impl Collector for Exposition {
             gauge(&mut encoder, name, help, figures.collect())?;
         }
 
+        self.limits(&mut encoder)?;
+
         let (named, others) = state.clients.split_at(state.clients.len().min(CLIENTS_MAX));
         let client = |name: &str| [("client", name.to_owned())];
         let mut calls: Figures<_> = named.iter().map(|it| (client(&it.client), it.calls as f64)).collect();
@@ -209,6 +212,65 @@ impl Collector for Exposition {
         gauge(&mut encoder, "client_calls", "Calls on the connections that a client has now", calls)?;
         gauge(&mut encoder, "client_credits", "Credits granted to a client", credits)?;
         gauge(&mut encoder, "clients", "Clients that are connected", single(state.clients.len() as f64))
+    }
+}
+
+impl Exposition {
+    /// The operations of NFS version 4, which COMPOUND is made of.
+    fn operations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let operations = &self.0.operations;
+        let figures = |value: fn(&OperationState) -> u64| {
+            operations.iter().map(|it| ([("operation", it.name.clone())], value(it) as f64)).collect()
+        };
+        counter(encoder, "operations", "Operations of NFSv4 that were executed", figures(|it| it.calls))?;
+        counter(encoder, "operation_errors", "Operations of NFSv4 that failed", figures(|it| it.errors))?;
+        counter(
+            encoder,
+            "operation_waits",
+            "Times that an operation of NFSv4 waited for a disk or a limit",
+            figures(|it| it.waits),
+        )
+    }
+
+    /// The limits of exports, and what waited for them.
+    fn limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let exports = &self.0.exports;
+        let limits = exports.iter().flat_map(|it| {
+            let limit = |of: &str, rate: Option<u64>| {
+                Some(([("export", it.path.clone()), ("of", of.to_owned())], rate? as f64))
+            };
+            [limit("all", it.rate), limit("each", it.client_rate)].into_iter().flatten()
+        });
+        gauge(
+            encoder,
+            "export_limit_bytes_per_second",
+            "Limits of READ and WRITE, of all clients together and of each",
+            limits.collect(),
+        )?;
+        let limited = exports.iter().filter_map(|it| Some(([("export", it.path.clone())], it.limited?)));
+        let limited: Vec<_> = limited.collect();
+        let figures = |value: fn(&LimitedState) -> f64| {
+            limited.iter().map(|(labels, it)| (labels.clone(), value(it))).collect()
+        };
+        counter(
+            encoder,
+            "export_limited_calls",
+            "READs and WRITEs that waited for a limit of their export",
+            figures(|it| it.calls as f64),
+        )?;
+        counter(
+            encoder,
+            "export_limited_bytes",
+            "Octets that waited for a limit",
+            figures(|it| it.bytes as f64),
+        )?;
+        counter(encoder, "export_limited_seconds", "Time that they waited", figures(|it| it.seconds))?;
+        gauge(
+            encoder,
+            "export_limited_waiting",
+            "READs and WRITEs that wait for a limit now",
+            figures(|it| it.waiting as f64),
+        )
     }
 }
 
@@ -292,6 +354,7 @@ mod tests {
                 late_seconds: 0.75,
                 waited: vec![(Some(0.5), 2), (None, 1)],
             }],
+            operations: vec![OperationState { name: "OPEN".to_owned(), calls: 40, errors: 2, waits: 5 }],
             clients: (0..clients).map(client).collect(),
             exports: vec![ExportState {
                 path: "/data".to_owned(),
@@ -300,6 +363,9 @@ mod tests {
                 bytes_free: Some(4096),
                 files_total: None,
                 files_free: None,
+                rate: Some(500 << 20),
+                client_rate: None,
+                limited: Some(LimitedState { calls: 9, bytes: 9 << 20, seconds: 1.5, waiting: 2 }),
             }],
             pools: vec![PoolState {
                 core: 3,
@@ -324,9 +390,16 @@ mod tests {
             "stag_call_wait_seconds_sum{program=\"100003\",version=\"3\",procedure=\"READ\"} 0.75",
             "stag_call_wait_seconds_bucket{le=\"0.5\",program=\"100003\",version=\"3\",procedure=\"READ\"} 2",
             "stag_call_wait_seconds_bucket{le=\"+Inf\",program=\"100003\",version=\"3\",procedure=\"READ\"} 3",
+            "stag_operations_total{operation=\"OPEN\"} 40.0",
+            "stag_operation_errors_total{operation=\"OPEN\"} 2.0",
+            "stag_operation_waits_total{operation=\"OPEN\"} 5.0",
             "stag_core_seconds_total{core=\"3\",state=\"busy\"} 1.5",
             "stag_memory_free_bytes{core=\"3\",pool=\"payload\"} 16384.0",
             "stag_export_free_bytes{export=\"/data\"} 4096.0",
+            "stag_export_limit_bytes_per_second{export=\"/data\",of=\"all\"} 524288000.0",
+            "stag_export_limited_calls_total{export=\"/data\"} 9.0",
+            "stag_export_limited_seconds_total{export=\"/data\"} 1.5",
+            "stag_export_limited_waiting{export=\"/data\"} 2.0",
             "stag_client_calls{client=\"10.0.0.0\"} 10.0",
             "# EOF",
         ] {

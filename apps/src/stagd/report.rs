@@ -5,7 +5,8 @@ use std::time::Duration;
 use super::exports::Medium;
 use serde::Serialize;
 use stag::memory::{Ledger, PriceList};
-use stag::nfs::server::{ServicesWithLocks, SharedLocking};
+use stag::nfs::export::RateWaits;
+use stag::nfs::server::{OperationStatistics, ServicesWithLocks, SharedLocking};
 use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ProtocolChoice, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 use stag::vfs::{Store, Usage};
@@ -110,8 +111,12 @@ pub(super) struct Snapshot {
     connections: (usize, usize),
     served: Vec<ServedConnection>,
     procedures: Vec<ProcedureStatistics>,
+    /// Of COMPOUND.
+    operations: Vec<OperationStatistics>,
     /// Of exports whose files are at this reactor alone.
     usage: Vec<(String, Usage)>,
+    /// What waited for the limits of exports.
+    limited: Vec<(String, RateWaits)>,
     pools: Vec<PoolUse>,
 }
 
@@ -131,8 +136,11 @@ impl Snapshot {
         ledger: &Ledger,
         uptime: Duration,
     ) -> Snapshot {
-        let (procedures, usage) = match engine.services_mut() {
-            Some(programs) => (programs.procedures().cloned().collect(), usage(programs)),
+        let (procedures, operations, usage, limited) = match engine.services_mut() {
+            Some(programs) => {
+                let operations = programs.get_mut().1.operations();
+                (programs.procedures().cloned().collect(), operations, usage(programs), limited(programs))
+            }
             None => Default::default(),
         };
         let pools = ledger.pools().iter().map(|pool| PoolUse {
@@ -150,7 +158,9 @@ impl Snapshot {
             connections: (engine.connection_count(), engine.stream_count()),
             served: engine.served_connections().collect(),
             procedures,
+            operations,
             usage,
+            limited,
             pools: pools.collect(),
         }
     }
@@ -185,8 +195,17 @@ impl Snapshot {
         &self.procedures
     }
 
+    pub(super) fn operations(&self) -> &[OperationStatistics] {
+        &self.operations
+    }
+
     pub(super) fn usage(&self) -> &[(String, Usage)] {
         &self.usage
+    }
+
+    /// What waited for the limits of exports: an item for each export and reactor.
+    pub(super) fn limited(&self) -> &[(String, RateWaits)] {
+        &self.limited
     }
 
     /// Locks that are held, and requests that wait.
@@ -216,7 +235,9 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.connections.1 += other.connections.1;
         self.served.extend_from_slice(&other.served);
         self.procedures.extend_from_slice(&other.procedures);
+        self.operations.extend_from_slice(&other.operations);
         self.usage.extend_from_slice(&other.usage);
+        self.limited.extend_from_slice(&other.limited);
         if let Some(work) = other.device {
             *self.device.get_or_insert_default() += work;
         }
@@ -231,6 +252,13 @@ fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, 
     let usage = in_memory
         .filter_map(|share| Some((share.export().path.clone(), share.volume().store().usage().ok()?)));
     usage.collect()
+}
+
+/// What waited for the limits of each export that has any.
+fn limited(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, RateWaits)> {
+    let exports = programs.get_mut().0.exports().borrow();
+    let served = exports.shares().iter().filter(|share| !share.is_removed());
+    served.filter_map(|share| Some((share.export().path.clone(), share.rate_waits()?))).collect()
 }
 
 /// The work of all reactors.

@@ -92,6 +92,56 @@ fn stats_count_calls_by_procedure_and_memory_by_pool() {
     assert!(text(&shown.stdout).lines().all(|line| line.chars().count() <= 80), "{}", text(&shown.stdout));
 }
 
+/// A limit holds, is lifted while the server serves, and the server tells what waited.
+#[test]
+fn the_limit_of_an_export_is_kept_until_it_is_lifted() {
+    let limited = "mem:/limited,root_squash=no,size=16M";
+    let with_rate = format!("{limited},rate=2M,client_rate=1M");
+    let operated = Operated::start(&["--export", &with_rate]);
+    let clock = stag::runtime::Clock::start_system();
+    let file = operated.folder.join("file");
+    std::fs::write(&file, vec![7; 4 << 20]).unwrap();
+    let url = operated.server.at("limited/file");
+    let state = || {
+        let exports = operated.objects(&["exports"]);
+        exports.into_iter().find(|export| export["path"] == "/limited").unwrap()
+    };
+    let begin = clock.now();
+    let put = stag(&["put", file.to_str().unwrap(), &url]);
+    assert!(put.status.success(), "{}", text(&put.stderr));
+    let took = clock.now() - begin;
+    // 4 MiB at 1 MiB a second, of which the first is the burst.
+    assert!(took.as_millis() >= 2900, "{took:?}");
+    let found = state();
+    assert_eq!((&found["rate"], &found["client_rate"]), (&(2 << 20).into(), &(1 << 20).into()), "{found}");
+    assert!(found["limited"]["calls"].as_u64() > Some(0), "{found}");
+    assert!(found["limited"]["seconds"].as_f64() > Some(0.9), "{found}");
+
+    // What waits when the limit is lifted goes on.
+    let mut cat = std::process::Command::new(crate::common::STAG)
+        .args(["cat", &url])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let changed = operated.admin(&["exports", "change", limited]);
+    assert!(changed.status.success(), "{}", text(&changed.stderr));
+    assert!(cat.wait().unwrap().success());
+    let found = state();
+    assert!(found["rate"].is_null() && found["limited"].is_null(), "{found}");
+}
+
+#[test]
+fn stats_count_the_operations_of_version_4() {
+    let operated = Operated::start_at(crate::common::ANY_IWARP_PORT, &[]);
+    let mut client = Client::new(&operated.server);
+    // PUTROOTFH outside of a session: NFS4ERR_OP_NOT_IN_SESSION.
+    compound(&mut client, &[operation(24)]);
+    let [stats] = &operated.objects(&["stats"])[..] else { panic!("one object") };
+    let found = serde_json::json!([{ "name": "PUTROOTFH", "calls": 1, "errors": 1, "waits": 0 }]);
+    assert_eq!(stats["operations"], found, "{stats}");
+    assert!(text(&operated.admin(&["stats"]).stdout).contains("PUTROOTFH"));
+}
+
 #[test]
 fn a_client_is_listed_and_can_be_evicted() {
     let operated = Operated::start(&[]);

@@ -354,7 +354,7 @@ fn a_curve_has_a_row_for_each_point() {
     let depths: Vec<_> = found.iter().map(|found| found["depth"].as_u64().unwrap()).collect();
     assert_eq!(depths, [1, 2, 4, 6]);
     assert!(found.iter().all(|found| found["working_set"] == 6 * 4096), "{found:?}");
-    let text = stag_ok(&short(&["perf", "null", "--curve", "--rate", "10k", "-t", "20ms"]));
+    let text = stag_ok(&short(&["perf", "null", "--curve", "--rate", "10k", "-t", "200ms"]));
     assert!(text.lines().any(|line| line.starts_with("asked ")), "{text}");
     let rows =
         text.lines().filter(|line| line.split_whitespace().nth(1).is_some_and(|word| word.ends_with("/s")));

@@ -8,6 +8,8 @@ use stag_fabric::Peer;
 
 use stag_vfs::{INVALID_ID, UserIdentity};
 
+pub use stag_shares::rate::{RateLimits, RateWaits};
+
 /// The user and the group that stand for unknown ones, unless an export says otherwise: "nobody" on Linux.
 pub const NOBODY: u32 = 65534;
 
@@ -34,6 +36,9 @@ pub struct Export {
     pub secure: bool,
     /// Who may use it, and how. Without rules everybody may.
     pub clients: Vec<ClientRule>,
+    /// Octets per second of READ and WRITE, of all clients together and of each. A clone of the export counts together with it, so
+    /// all reactors that serve it keep the limits together.
+    pub limits: Option<RateLimits>,
 }
 
 /// What a client may do with an export.
@@ -139,6 +144,7 @@ impl Export {
             anonymous_gid: NOBODY,
             secure: false,
             clients: Vec::new(),
+            limits: None,
         }
     }
 

@@ -72,6 +72,7 @@ pub use security::{
     Secured, StandardFlavors, Unsealed,
 };
 pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy};
+pub use server::owner::owner;
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;
 pub use service::observed::{Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS};

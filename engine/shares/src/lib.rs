@@ -11,6 +11,7 @@
 //! | [`kept`] | entries of the duplicate request cache |
 //! | [`eviction`] | places for connections: which one ends when all are taken |
 //! | [`placement`] | engines of a group: which one serves a connection |
+//! | [`rate`] | octets per second of READ and WRITE, which reactors count together |
 //!
 //! All are driven by numbers and a `now` that the caller hands down, allocate only when a connection comes, and are tested
 //! here by models of many clients.
@@ -22,5 +23,7 @@ pub mod governor;
 pub mod kept;
 pub mod placement;
 mod ranks;
+pub mod rate;
+mod rate_queue;
 pub mod transit;
 mod trial;

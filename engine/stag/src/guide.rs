@@ -693,8 +693,8 @@ pub mod i_own_authentication {}
 /// | `verbs://HOST:PORT` | machines | an RDMA device, and rdma-core at run time | as the device | the chunks of Calls under way |
 /// | `tcp://HOST:PORT` | machines, peers without RDMA | a TCP port | as TCP | nothing |
 ///
-/// The service is the same over all of them. [`Client`](crate::Client) connects over the first three; over TCP there is
-/// [`rpc::BlockingClient`](crate::rpc::BlockingClient). `verbs` was tested on software devices only.
+/// The service is the same over all of them, and so is [`Client`](crate::Client). Over TCP all data is in the messages, and a Call cannot
+/// be sealed. `verbs` was tested on software devices only.
 ///
 /// Features leave out what is not used: `default-features = false, features = ["shm"]` compiles no NFS, no io_uring and no bindings of
 /// rdma-core.

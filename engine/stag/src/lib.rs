@@ -32,7 +32,7 @@
 //! | `shm` | yes | shared memory between processes of one machine |
 //! | `iwarp` | yes | RDMA over TCP |
 //! | `verbs` | | RDMA devices; rdma-core is opened at run time |
-//! | `tcp` | | [`Server`] listens at `tcp://` URLs: RPC without RDMA |
+//! | `tcp` | | `tcp://` URLs: RPC without RDMA |
 //! | `nfs` | | NFSv3 and its neighbours, stores of files, disk input and output by io_uring |
 //! | `version2` | | the builders' methods for version 2 of RPC-over-RDMA; the engine has it always |
 //! | `test-util` | | the module `testing`: whole servers and clients in virtual time, with faults by seed |

@@ -39,9 +39,6 @@ pub enum UrlError {
         /// The feature.
         feature: String,
     },
-    /// A client cannot connect there.
-    #[error("{0}: stag::Client needs RDMA, real or not; for TCP use stag::rpc::BlockingClient")]
-    NoClient(String),
 }
 
 /// Splits a URL whose fabric is in this build.

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::future::Future;
+use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -10,10 +11,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use stag::fabric::FabricError;
+use stag::fabric::{DisconnectReason, FabricError};
 use stag::memory::SendHome;
 use stag::prelude::*;
-use stag::rpc::{Backoff, BlockingClient, CallSource, StreamCall, StreamLimits};
+use stag::rpc::{
+    Backoff, BlockingClient, CallSealer, CallSource, CallToSeal, CloseReason, SealedHeader, StreamCall,
+    StreamLimits,
+};
 use stag::wire::rpc::OpaqueAuth;
 use stag::wire::xdr::Encode;
 
@@ -186,6 +190,24 @@ impl Encode for Opaque {
     }
 }
 
+/// Seals nothing.
+#[derive(Debug)]
+struct NoSeal;
+
+impl CallSealer for NoSeal {
+    fn protects_body(&self) -> bool {
+        false
+    }
+
+    fn reply_growth_max(&self) -> u32 {
+        0
+    }
+
+    fn seal(&self, _: CallToSeal, _: &mut Vec<u8>) -> SealedHeader {
+        unreachable!("a Call over TCP is refused before")
+    }
+}
+
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at % 251) as u8).collect()
 }
@@ -221,10 +243,10 @@ fn fabrics_of_one_server_share_what_the_seat_shares() {
     let server = Server::new(keeper).listen(&shm("several")).listen("iwarp://127.0.0.1:0");
     let running = server.listen("tcp://127.0.0.1:0").data_max(2 << 20).start().expect("it runs");
     let [over_shm, over_iwarp, over_tcp] = running.urls() else { panic!("{:?}", running.urls()) };
-    let clients = [over_shm, over_iwarp].map(|url| Client::connect(url).expect("it is there"));
+    let clients = [over_shm, over_iwarp, over_tcp].map(|url| Client::connect(url).expect("it is there"));
     for (at, len) in [0, 1, 512, 513, 4096, 100_000, (1 << 20) + 1].into_iter().enumerate() {
         let (data, name) = (pattern(len), [at as u8]);
-        put(&clients[at % 2], &name, &data);
+        put(&clients[at % 3], &name, &data);
         for client in &clients {
             assert!(get(client, &name) == data, "{len} octets");
         }
@@ -397,7 +419,10 @@ fn calls_wait_for_their_turn() {
 fn what_cannot_be_is_an_error_at_once() {
     let refused = |result: Result<Client, ClientError>| result.expect_err("there is no server");
     assert!(matches!(refused(Client::connect("http://host")), ClientError::Url(_)));
-    assert!(matches!(refused(Client::connect("tcp://127.0.0.1:1")), ClientError::Url(_)));
+    let error = refused(Client::connect("tcp://127.0.0.1:1"));
+    let none = CloseReason::Fabric(DisconnectReason::NoListener);
+    assert!(matches!(&error, ClientError::NotConnected(reason) if *reason == none), "{error:?}");
+    assert!(matches!(refused(Client::connect("tcp://nosuchhost.invalid:1")), ClientError::System { .. }));
     let error = refused(Client::connect(&shm("nobody")));
     assert!(matches!(error, ClientError::NotConnected(_) | ClientError::Fabric(_)), "{error:?}");
     assert!(matches!(refused(Client::connect("iwarp://nosuchhost.invalid:1")), ClientError::Fabric(_)));
@@ -459,12 +484,56 @@ fn a_call_that_ends_every_connection_is_given_up() {
     assert!(matches!(ended, Err(ClientError::EndedEachTime { times: 8.., .. })), "{ended:?}");
 }
 
+/// Over TCP, too, a Call says why it has no answer, and others go on.
+#[test]
+fn a_call_over_tcp_says_why_it_fails() {
+    let running = Server::new(keeper).listen("tcp://127.0.0.1:0").start().expect("it runs");
+    let client = Client::builder().memory(1 << 20).connect(&running.urls()[0]).expect("it is there");
+    put(&client, b"object", &pattern(5000));
+    let long = client.request(PROGRAM, 1, GET).results_max(100).call(|writer| writer.opaque(b"object"));
+    let Err(ClientError::Call(CallError::ReplyTooLong { len, limit: 100 })) = long else {
+        panic!("{long:?}");
+    };
+    assert_eq!(len, 5004);
+    let data = vec![0; 4 << 20];
+    let much = client.request(PROGRAM, 1, PUT).data(data).call(|writer| writer.opaque(b"much"));
+    assert!(matches!(much, Err(ClientError::ArgumentsTooLong(_))), "{much:?}");
+    let other = client.call(PROGRAM, 9, ECHO, |_| Ok(()));
+    assert!(
+        matches!(other, Err(ClientError::Call(CallError::ProgramMismatch { low: 1, high: 1 }))),
+        "{other:?}"
+    );
+    let late = client.request(PROGRAM, 1, NEVER).timeout(Duration::from_millis(20)).call(|_| Ok(()));
+    assert!(matches!(late, Err(ClientError::Call(CallError::TimedOut))), "{late:?}");
+    let sealed = client.request(PROGRAM, 1, ECHO).sealed_by(Arc::new(NoSeal)).call(|_| Ok(()));
+    assert!(matches!(sealed, Err(ClientError::SealedOverTcp)), "{sealed:?}");
+    // More than are sent at once.
+    let begin =
+        |number: u32| client.request(PROGRAM, 1, ECHO).begin(move |writer| writer.opaque(&[number as u8]));
+    let pending: Vec<_> = (0..200).map(|number| begin(number).expect("it waits")).collect();
+    for (number, pending) in pending.into_iter().enumerate() {
+        let answer = pending.wait().expect("an answer");
+        assert_eq!(answer.reader().opaque(1), Ok(&[number as u8][..]));
+    }
+    drop(client);
+    assert_eq!(running.stop().expect("no panic").buffers_lost, 0);
+}
+
 /// The server goes away and comes back: the Calls of today are answered by the server of tomorrow.
 #[test]
 fn a_client_outlives_its_server() {
-    let url = shm("outlives");
-    let running = Server::new(keeper).listen(&url).start().expect("it runs");
-    let client = Client::connect(&url).expect("it is there");
+    outlives(&shm("outlives"));
+}
+
+#[test]
+fn a_client_over_tcp_outlives_its_server() {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    outlives(&format!("tcp://{}", port.expect("a free port")));
+}
+
+fn outlives(url: &str) {
+    let running = Server::new(keeper).listen(url).start().expect("it runs");
+    let client = Client::connect(url).expect("it is there");
     assert_eq!(echo(&client, b"one"), b"one");
     running.stop().expect("no panic");
     let (sender, receiver) = mpsc::channel();
@@ -472,7 +541,7 @@ fn a_client_outlives_its_server() {
         let client = client.clone();
         thread::spawn(move || sender.send(echo(&client, b"two")))
     };
-    let running = Server::new(keeper).listen(&url).start().expect("it runs again");
+    let running = Server::new(keeper).listen(url).start().expect("it runs again");
     assert_eq!(receiver.recv().expect("an answer"), b"two");
     asks.join().expect("no panic").expect("it is heard");
     drop(client);

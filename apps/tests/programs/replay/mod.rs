@@ -1,7 +1,8 @@
 //! Replays captured clients against `stagd`, and the captured server against `stag` ([`linux`]).
 //!
 //! Each Linux client of NFSv3 over siw is replayed, message by message over real TCP and iWARP, and `stagd`'s
-//! Replies must be equivalent to those that the Linux server gave ([`equal`] says when).
+//! Replies must be equivalent to those that the Linux server gave ([`equal`] says when). Clients of version 4 are replayed in
+//! [`version4`].
 //!
 //! As captured: the MPA Request with its private data (IRD and ORD, CRC or not, peer-to-peer), each Call with its xid, credits,
 //! credential, chunk lists, handles and offsets, the data of its Read chunks. Changed: file handles are the ones that `stagd`
@@ -11,6 +12,7 @@ mod equal;
 mod linux;
 mod peer;
 mod script;
+mod version4;
 
 use std::path::{Path, PathBuf};
 

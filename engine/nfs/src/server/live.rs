@@ -88,6 +88,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             self.order.push(path.clone());
         }
         self.shares.push(added);
+        self.note_limits();
         Ok(())
     }
 
@@ -102,6 +103,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
         if let Some(own) = own {
             own.set_export(export.clone());
         }
+        self.note_limits();
         is_here
     }
 

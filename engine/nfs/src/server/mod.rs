@@ -12,6 +12,7 @@
 
 mod holdings;
 mod home;
+mod limits;
 mod listing;
 mod live;
 mod locking;
@@ -58,7 +59,7 @@ pub use nlm::Nlm;
 pub use nsm::Nsm;
 pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
 pub use share::Share;
-pub use v4::{Config4, Nfs4, SharedSessions};
+pub use v4::{Config4, Nfs4, OperationStatistics, SharedSessions};
 
 /// What tells the time of day, for time stamps of files.
 #[derive(Clone, Debug)]
@@ -137,6 +138,8 @@ pub struct ExportTable<S: Store + ?Sized> {
     /// For results that have to be in registered memory and are not.
     pool: Pool,
     waiting: Waiting,
+    /// An export has limits in octets per second.
+    has_limits: bool,
     /// What the Call in hand changed is on its way to stable storage: what to wait for.
     uncommitted: Option<WaitsFor>,
     /// The current Call named an object that does not exist or that its caller may not access.
@@ -152,7 +155,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 check_distinct(earlier.identity(), share.identity())?;
             }
         }
-        Ok(ExportTable {
+        let mut exports = ExportTable {
             shares,
             elsewhere: Vec::new(),
             order: Vec::new(),
@@ -161,9 +164,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
+            has_limits: false,
             uncommitted: None,
             refused: Cell::new(false),
-        })
+        };
+        exports.note_limits();
+        Ok(exports)
     }
 
     /// The same exports, with handles of `key`: those of an earlier server with that key are good here.

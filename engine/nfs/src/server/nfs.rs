@@ -128,8 +128,8 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         };
         ExportTable::<S>::refuse_for_memory(reply);
         exports.tell_refused(reply);
-        let Some((waits, pending)) = later else { return Outcome::Done };
-        exports.keep(waits, Program::Nfs, call.token(), pending)
+        let Some((hold, pending)) = later else { return Outcome::Done };
+        exports.keep(hold, Program::Nfs, call.token(), pending)
     }
 
     fn subject(&self, call: &Call<'_>) -> Option<String> {
@@ -164,9 +164,10 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
     fn next_timeout(&self) -> Option<Duration> {
         let exports = self.exports.borrow();
         // What is answered for another service, which has asked in this pass already, is there in the next one.
-        let is_busy =
-            exports.has_answers() || exports.shares.iter().any(|share| share.volume().store().is_busy());
-        is_busy.then_some(Duration::ZERO)
+        let is_busy = exports.has_answers()
+            || exports.has_turned()
+            || exports.shares.iter().any(|share| share.volume().store().is_busy());
+        if is_busy { Some(Duration::ZERO) } else { exports.next_turn_due() }
     }
 }
 

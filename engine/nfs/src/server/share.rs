@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use stag_fabric::Peer;
+use stag_shares::rate::{RateLimits, RateQueue, RateWaits};
 use stag_vfs::{Store, Volume};
 
+use super::waiting::PendingCall;
 use crate::export::{Export, Rights};
 
 /// Clients whose rights on one export are remembered. A client is a connection: rights depend on its port, too.
@@ -16,13 +19,17 @@ pub struct Share<S: Store + ?Sized> {
     export: Export,
     volume: Volume<S>,
     remembered: RightsCache,
+    /// The transfers that wait for the limits of the export, if it has any.
+    rated: Option<Box<RateQueue<PendingCall>>>,
     /// It is no longer served. It stays where it is: Calls that wait for its store know its place.
     is_removed: bool,
 }
 
 impl<S: Store + ?Sized> Share<S> {
     pub(super) fn new(export: Export, store: Box<S>) -> Share<S> {
-        Share { export, volume: Volume::new(store), remembered: RightsCache::default(), is_removed: false }
+        let rated = export.limits.clone().map(RateQueue::new).map(Box::new);
+        let volume = Volume::new(store);
+        Share { export, volume, remembered: RightsCache::default(), rated, is_removed: false }
     }
 
     /// The export.
@@ -61,8 +68,47 @@ impl<S: Store + ?Sized> Share<S> {
         self.is_removed
     }
 
+    /// The transfers that wait for the limits of the export; `None`: it has no limits.
+    #[inline(always)]
+    pub(super) fn rated(&self) -> Option<&RateQueue<PendingCall>> {
+        self.rated.as_deref()
+    }
+
+    pub(super) fn rated_mut(&mut self) -> Option<&mut RateQueue<PendingCall>> {
+        self.rated.as_deref_mut()
+    }
+
+    /// The next transfer whose turn has come at the limits of the export.
+    pub(super) fn next_turn(&mut self, now: Duration) -> Option<PendingCall> {
+        let rated = self.rated.as_mut()?;
+        let call = rated.poll(now);
+        if call.is_none() && rated.limits().is_unlimited() {
+            self.rated = None;
+        }
+        call
+    }
+
+    /// What waited for the limits of the export, at this reactor; `None`: it has no limits.
+    #[must_use]
+    pub fn rate_waits(&self) -> Option<RateWaits> {
+        self.rated().map(RateQueue::waits)
+    }
+
+    fn set_limits(&mut self, limits: Option<RateLimits>) {
+        match (&mut self.rated, limits) {
+            // Limits that say the same go on as they are.
+            (Some(rated), Some(limits)) if *rated.limits() != limits => rated.set_limits(limits),
+            (None, Some(limits)) => self.rated = Some(Box::new(RateQueue::new(limits))),
+            (Some(rated), None) if rated.waiting() == 0 => self.rated = None,
+            // What waits goes on at once.
+            (Some(rated), None) => rated.set_limits(RateLimits::new(None, None, 0)),
+            (Some(_), Some(_)) | (None, None) => {}
+        }
+    }
+
     /// Serves the same files by other rules.
     pub(super) fn set_export(&mut self, export: Export) {
+        self.set_limits(export.limits.clone());
         self.export = export;
         self.remembered = RightsCache::default();
     }
@@ -70,6 +116,7 @@ impl<S: Store + ?Sized> Share<S> {
     /// Stops serving it.
     pub(super) fn remove(&mut self) {
         self.is_removed = true;
+        self.set_limits(None);
         self.volume.store_mut().give_up_files();
     }
 

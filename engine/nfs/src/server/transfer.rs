@@ -1,8 +1,10 @@
 //! Procedures with a DDP-eligible item, READ, WRITE, READLINK, SYMLINK; and COMMIT. A store may finish READ, WRITE
 //! and COMMIT later.
 
+use std::time::Duration;
+
 use stag_memory::Shared;
-use stag_rpc::{Call, Outcome, Placed, Placement, Reply};
+use stag_rpc::{Call, Outcome, Placed, Placement, Reply, owner};
 use stag_wire::nfs3::{
     CommitArguments, CommitOk, CommitReply, HANDLE_LEN_MAX, Path, PostOpAttributes, Procedure, ReadArguments,
     ReadReply, ReadlinkArguments, ReadlinkOk, ReadlinkReply, STRING_LEN_CAP, SymlinkArguments, Verifier,
@@ -10,9 +12,10 @@ use stag_wire::nfs3::{
 };
 use stag_wire::xdr::{Item, Reader, XdrError};
 
+use super::limits::{Limited, RateTurn};
 use super::nfs::{Answer, Created, PIECES_MAX, TRANSFER_LEN_MAX, make};
-use super::rerun::Again;
-use super::waiting::{Begun, Pending, Program, WaitsFor};
+use super::rerun::{Again, Answered};
+use super::waiting::{Begun, Hold, Pending, Program, WaitsFor};
 use super::words::{self, failure, stability, stable};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use stag_vfs::{
@@ -32,9 +35,8 @@ pub(super) fn read<S: Store + ?Sized>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Timestamp,
-) -> Option<(WaitsFor, Pending)> {
+) -> Option<(Hold, Pending)> {
     let arguments = decode::<ReadArguments<'_>>(call, reply)?;
-    let mut count = arguments.count.min(TRANSFER_LEN_MAX);
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
         Err(error) => {
@@ -42,24 +44,77 @@ pub(super) fn read<S: Store + ?Sized>(
             return None;
         }
     };
-    let volume = exports.volume_mut(&opened);
-    if volume.profile().can.reads_take_memory {
-        count = reply.results_room(count);
+    let range = (arguments.offset, arguments.count.min(TRANSFER_LEN_MAX));
+    if exports.is_limited(&opened) {
+        return read_limited(exports, (asker, call, opened), range, reply, pieces, now);
     }
+    read_opened(exports, (asker, opened), range, reply, pieces, now)
+}
+
+/// Octets of a READ that its Reply has room for.
+#[inline(always)]
+fn read_room<S: Store + ?Sized>(
+    exports: &ExportTable<S>,
+    opened: &ResolvedHandle,
+    count: u32,
+    reply: &Reply<'_>,
+) -> u32 {
+    let takes_memory = exports.volume(opened).profile().can.reads_take_memory;
+    let count = if takes_memory { reply.results_room(count) } else { count };
     // A Long Reply has a copy of what lies in memory, too.
-    count = reply.item_room(count);
-    let done = match volume.read(&opened.caller, opened.object, (arguments.offset, count), pieces, now) {
+    reply.item_room(count)
+}
+
+/// As [`read`], of a file whose export has limits.
+#[cold]
+#[inline(never)]
+fn read_limited<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    (asker, call, opened): (&CallContext<'_>, &Call<'_>, ResolvedHandle),
+    (offset, count): (u64, u32),
+    reply: &mut Reply<'_>,
+    pieces: &mut Vec<Shared>,
+    now: Timestamp,
+) -> Option<(Hold, Pending)> {
+    let count = read_room(exports, &opened, count, reply);
+    let connection = Some(call.connection());
+    match exports.limit_read(&opened, asker.peer, (offset, count), connection, call.now()) {
+        Ok(()) => read_opened(exports, (asker, opened), (offset, count), reply, pieces, now),
+        // No memory is kept for results that come when the limit allows.
+        Err(Limited::Waits(turn)) => {
+            let again = AgainTransfer::new(opened, asker, AgainWhat::Read { offset, count });
+            Some((turn.into(), Pending::Again(Again::of_transfer(again, asker))))
+        }
+        Err(Limited::Full) => {
+            answer_read(reply, Err(FsError::Busy), &FromStore(exports, &opened), pieces);
+            None
+        }
+    }
+}
+
+#[inline(always)]
+fn read_opened<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    (asker, opened): (&CallContext<'_>, ResolvedHandle),
+    (offset, count): (u64, u32),
+    reply: &mut Reply<'_>,
+    pieces: &mut Vec<Shared>,
+    now: Timestamp,
+) -> Option<(Hold, Pending)> {
+    let count = read_room(exports, &opened, count, reply);
+    let volume = exports.volume_mut(&opened);
+    let done = match volume.read(&opened.caller, opened.object, (offset, count), pieces, now) {
         Ok(Progress::Done(done)) if pieces.len() > 1 => Ok(cut_read(done, reply, pieces)),
         Ok(Progress::Done(done)) => Ok(done),
         Ok(Progress::Later(ticket)) => {
             reply.expect_results(count);
-            return Some((opened.waits(ticket), Pending::transfer(Procedure::Read, opened)));
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Read, opened, 0)));
         }
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
             reply.expect_results(count);
-            let again = AgainTransfer { opened, what: AgainWhat::Read { offset: arguments.offset, count } };
-            return Some((opened.waits(ticket), Pending::Again(Again::of_transfer(again, asker))));
+            let again = AgainTransfer::new(opened, asker, AgainWhat::Read { offset, count });
+            return Some((opened.waits(ticket).into(), Pending::Again(Again::of_transfer(again, asker))));
         }
     };
     let exports = &*exports;
@@ -154,16 +209,12 @@ pub(super) fn write<S: Store + ?Sized>(
     reply: &mut Reply<'_>,
     pieces: &mut Vec<Shared>,
     now: Timestamp,
-) -> Option<(WaitsFor, Pending)> {
+) -> Option<(Hold, Pending)> {
     let arguments = decode::<WriteArguments<'_>>(call, reply)?;
     let mut missing = false;
-    let data = match arguments.data.0 {
-        Item::Inline(octets) => WriteData::Inline(octets),
-        Item::Reduced { index, len } => {
-            missing = take_placed(call.placed(index), len, pieces).is_none();
-            WriteData::Placed(pieces)
-        }
-    };
+    if let Item::Reduced { index, len } = arguments.data.0 {
+        missing = take_placed(call.placed(index), len, pieces).is_none();
+    }
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
         Err(error) => {
@@ -171,6 +222,48 @@ pub(super) fn write<S: Store + ?Sized>(
             answer_write(reply, Err(error), WccData::default());
             return None;
         }
+    };
+    let data = (&arguments, missing);
+    if exports.is_limited(&opened) {
+        return write_limited(exports, (asker, call.now(), opened), data, reply, pieces, now);
+    }
+    write_opened(exports, (asker, None, opened), data, reply, pieces, now)
+}
+
+/// As [`write`], of a file whose export has limits: the answer may have to wait.
+#[cold]
+#[inline(never)]
+fn write_limited<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    (asker, now, opened): (&CallContext<'_>, Duration, ResolvedHandle),
+    data: (&WriteArguments<'_>, bool),
+    reply: &mut Reply<'_>,
+    pieces: &mut Vec<Shared>,
+    time: Timestamp,
+) -> Option<(Hold, Pending)> {
+    let client = owner(asker.peer);
+    if exports.refuses_write(&opened, client) {
+        pieces.clear();
+        let file = WccData { before: None, after: exports.after(&opened) };
+        answer_write(reply, Err(FsError::Busy), file);
+        return None;
+    }
+    write_opened(exports, (asker, Some((client, now)), opened), data, reply, pieces, time)
+}
+
+/// As [`write`]. `limited`: whose octets are counted, and when.
+#[inline(always)]
+fn write_opened<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    (asker, limited, opened): (&CallContext<'_>, Option<(u128, Duration)>, ResolvedHandle),
+    (arguments, missing): (&WriteArguments<'_>, bool),
+    reply: &mut Reply<'_>,
+    pieces: &mut Vec<Shared>,
+    now: Timestamp,
+) -> Option<(Hold, Pending)> {
+    let data = match arguments.data.0 {
+        Item::Inline(octets) => WriteData::Inline(octets),
+        Item::Reduced { .. } => WriteData::Placed(pieces),
     };
     let before = exports.before_transfer(&opened);
     let (offset, stability) = (arguments.offset, stability(arguments.stable));
@@ -190,15 +283,26 @@ pub(super) fn write<S: Store + ?Sized>(
         let what = AgainWhat::Write { offset, data, stability, before };
         // The list is allocated once, for its capacity.
         pieces.reserve_exact(PIECES_MAX);
-        let again = Again::of_transfer(AgainTransfer { opened, what }, asker);
-        return Some((opened.waits(ticket), Pending::Again(again)));
+        let again = Again::of_transfer(AgainTransfer::new(opened, asker, what), asker);
+        return Some((opened.waits(ticket).into(), Pending::Again(again)));
     }
     pieces.clear();
     match done {
         Ok(Progress::Later(ticket)) => {
-            return Some((opened.waits(ticket), Pending::transfer(Procedure::Write, opened)));
+            let client = limited.map_or(0, |(client, _)| client);
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Write, opened, client)));
         }
-        Ok(Progress::Done(WriteDone { count, committed })) => {
+        Ok(Progress::Done(done @ WriteDone { count, committed })) => {
+            if let Some((client, now)) = limited {
+                let done = Ok((done, exports.volume(&opened).store().write_verifier()));
+                let file = WccData { before, after: exports.after(&opened) };
+                let answered = AnsweredTransfer::Write { done, file, share: opened.share, client };
+                let Some(turn) = answered.limit(exports, now) else {
+                    answered.send(reply);
+                    return None;
+                };
+                return Some((turn.into(), Pending::Answered(Answered::Transfer(answered))));
+            }
             let exports = &*exports;
             let verifier = exports.volume(&opened).store().write_verifier();
             // As `WriteOk`, with the attributes written from where they are: they are large to move.
@@ -235,7 +339,7 @@ pub(super) fn commit<S: Store + ?Sized>(
     asker: &CallContext<'_>,
     call: &Call<'_>,
     reply: &mut Reply<'_>,
-) -> Option<(WaitsFor, Pending)> {
+) -> Option<(Hold, Pending)> {
     let arguments = decode::<CommitArguments<'_>>(call, reply)?;
     let opened = match exports.open(asker, arguments.file) {
         Ok(opened) => opened,
@@ -250,13 +354,13 @@ pub(super) fn commit<S: Store + ?Sized>(
     let done = match volume.commit(opened.object, arguments.offset, arguments.count) {
         Ok(Progress::Done(())) => Ok(volume.store().write_verifier()),
         Ok(Progress::Later(ticket)) => {
-            return Some((opened.waits(ticket), Pending::transfer(Procedure::Commit, opened)));
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Commit, opened, 0)));
         }
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
             let (offset, count) = (arguments.offset, arguments.count);
-            let again = AgainTransfer { opened, what: AgainWhat::Commit { offset, count, before } };
-            return Some((opened.waits(ticket), Pending::Again(Again::of_transfer(again, asker))));
+            let again = AgainTransfer::new(opened, asker, AgainWhat::Commit { offset, count, before });
+            return Some((opened.waits(ticket).into(), Pending::Again(Again::of_transfer(again, asker))));
         }
     };
     answer_commit(reply, done, WccData { before, after: exports.after(&opened) });
@@ -276,12 +380,38 @@ fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, FsError>, file: W
 pub(super) struct Transfer {
     procedure: Procedure,
     opened: ResolvedHandle,
+    /// Of a WRITE, whose octets are counted if the export has limits.
+    client: u128,
+}
+
+impl Transfer {
+    /// Whether it is a WRITE.
+    pub(super) fn is_write(&self) -> bool {
+        self.procedure == Procedure::Write
+    }
 }
 
 impl Pending {
-    fn transfer(procedure: Procedure, opened: ResolvedHandle) -> Pending {
-        Pending::Transfer(Transfer { procedure, opened })
+    fn transfer(procedure: Procedure, opened: ResolvedHandle, client: u128) -> Pending {
+        Pending::Transfer(Transfer { procedure, opened, client })
     }
+}
+
+/// The answer to a WRITE that its store is done with.
+pub(super) fn conclude_write<S: Store + ?Sized>(
+    exports: &ExportTable<S>,
+    Transfer { opened, client, .. }: &Transfer,
+    finished: Result<Finished, FsError>,
+) -> AnsweredTransfer {
+    let verifier = exports.volume(opened).store().write_verifier();
+    let done = match finished {
+        Ok(Finished::Write(done)) => Ok((done, verifier)),
+        Ok(_) => Err(FsError::Fault),
+        Err(error) => Err(error),
+    };
+    // As in `finish`.
+    let file = WccData { before: None, after: exports.after(opened) };
+    AnsweredTransfer::Write { done, file, share: opened.share, client: *client }
 }
 
 /// Answers what was left for later, and is over now.
@@ -312,6 +442,8 @@ pub(super) fn finish<S: Store + ?Sized>(
 /// A READ, WRITE or COMMIT that could not begin, because a step that reads had no answer.
 pub(super) struct AgainTransfer {
     opened: ResolvedHandle,
+    /// Whose octets are counted if the export has limits.
+    client: u128,
     what: AgainWhat,
 }
 
@@ -329,24 +461,42 @@ struct KeptData {
 
 /// What it came to.
 pub(super) enum AnsweredTransfer {
-    Read { done: Result<ReadDone, FsError>, after: PostOpAttributes, pieces: Vec<Shared> },
-    Write { done: Result<(WriteDone, Verifier), FsError>, file: WccData },
-    Commit { done: Result<Verifier, FsError>, file: WccData },
+    Read {
+        done: Result<ReadDone, FsError>,
+        after: PostOpAttributes,
+        pieces: Vec<Shared>,
+    },
+    Write {
+        done: Result<(WriteDone, Verifier), FsError>,
+        file: WccData,
+        /// The place of the export, and whose octets are counted if it has limits.
+        share: usize,
+        client: u128,
+    },
+    Commit {
+        done: Result<Verifier, FsError>,
+        file: WccData,
+    },
 }
 
 impl AgainTransfer {
+    fn new(opened: ResolvedHandle, asker: &CallContext<'_>, what: AgainWhat) -> AgainTransfer {
+        AgainTransfer { opened, client: owner(asker.peer), what }
+    }
+
     /// Begins it again. `Err`: what it waits for, and what is left to do then.
     pub(super) fn run<S: Store + ?Sized>(
         self,
         exports: &mut ExportTable<S>,
         now: Timestamp,
     ) -> Result<AnsweredTransfer, (WaitsFor, Result<Transfer, AgainTransfer>)> {
-        let AgainTransfer { opened, what } = self;
+        let AgainTransfer { opened, client, what } = self;
         let volume = exports.volume_mut(&opened);
         let verifier = volume.store().write_verifier();
         let (user, object) = (&opened.caller, opened.object);
-        let later = |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened })));
-        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, what })));
+        let later =
+            |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened, client })));
+        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, client, what })));
         match what {
             AgainWhat::Read { offset, count } => {
                 let mut pieces = Vec::with_capacity(PIECES_MAX);
@@ -372,7 +522,8 @@ impl AgainTransfer {
                     }
                     Err(Blocked::Fails(error)) => Err(error),
                 };
-                Ok(AnsweredTransfer::Write { done, file: WccData { before, after: exports.after(&opened) } })
+                let file = WccData { before, after: exports.after(&opened) };
+                Ok(AnsweredTransfer::Write { done, file, share: opened.share, client })
             }
             AgainWhat::Commit { offset, count, before } => {
                 let done = match volume.commit(object, offset, count) {
@@ -388,6 +539,20 @@ impl AgainTransfer {
 }
 
 impl AnsweredTransfer {
+    /// Takes the octets of a WRITE that was done. Returns what the answer waits for, if it has to.
+    pub(super) fn limit<S: Store + ?Sized>(
+        &self,
+        exports: &mut ExportTable<S>,
+        now: Duration,
+    ) -> Option<Box<RateTurn>> {
+        match self {
+            AnsweredTransfer::Write { done: Ok((done, _)), share, client, .. } => {
+                exports.limit_write(*share, *client, done.count, now)
+            }
+            _ => None,
+        }
+    }
+
     /// Answers with it.
     pub(super) fn send(self, reply: &mut Reply<'_>) {
         match self {
@@ -395,7 +560,7 @@ impl AnsweredTransfer {
                 let done = done.map(|done| cut_read(done, reply, &mut pieces));
                 answer_read(reply, done, &after, &mut pieces);
             }
-            AnsweredTransfer::Write { done, file } => answer_write(reply, done, file),
+            AnsweredTransfer::Write { done, file, .. } => answer_write(reply, done, file),
             AnsweredTransfer::Commit { done, file } => answer_commit(reply, done, file),
         }
     }

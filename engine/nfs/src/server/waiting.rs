@@ -5,13 +5,14 @@
 //! a step that changes, later ──▶ Acting ──▶ its end ──┐            ▲
 //! its changes go to stable storage ──▶ Changed ◀──────┘            │
 //! READ, WRITE, COMMIT, later ──▶ Transfer ──▶ finish      (all is there already)
+//! a READ at a limit ──▶ Again;  a WRITE at a limit ──▶ Answered    (in the queue of their export: see `limits`)
 //! ```
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use stag_memory::Shared;
-use stag_rpc::{Outcome, Reply, Token};
+use stag_rpc::{ConnectionId, Outcome, Reply, Token};
 use stag_vfs::{Finished, FsError, ObjectStat, Progress, Store, Ticket, Timestamp};
 use stag_wire::nfs3::{
     LinkOk, LinkReply, RemoveOk, RemoveReply, RenameOk, RenameReply, SetattrOk, SetattrReply, WccAttributes,
@@ -19,6 +20,7 @@ use stag_wire::nfs3::{
 };
 use stag_wire::nfsacl::{SetaclOk, SetaclReply};
 
+use super::limits::RateTurn;
 use super::nfs::{Answer, Created, Found};
 use super::rerun::{Again, Answered};
 use super::transfer::{self, Transfer};
@@ -43,6 +45,27 @@ pub(super) struct WaitsFor {
     pub(super) ticket: Ticket,
 }
 
+/// What a transfer waits for.
+#[derive(Debug)]
+pub(super) enum Hold {
+    Store(WaitsFor),
+    /// Its turn, at an export that has limits.
+    Limit(Box<RateTurn>),
+}
+
+impl From<WaitsFor> for Hold {
+    #[inline]
+    fn from(waits: WaitsFor) -> Hold {
+        Hold::Store(waits)
+    }
+}
+
+impl From<Box<RateTurn>> for Hold {
+    fn from(turn: Box<RateTurn>) -> Hold {
+        Hold::Limit(turn)
+    }
+}
+
 /// Calls that stores are at: a list for each store, in the places that their tickets say.
 #[derive(Default)]
 pub(super) struct Waiting {
@@ -53,13 +76,17 @@ pub(super) struct Waiting {
     time: Timestamp,
     /// Those that waited and have their answer.
     answered: VecDeque<(Program, Token, Answered)>,
+    /// COMPOUNDs whose turn has come at an export that has limits.
+    turned: VecDeque<(Token, Box<SuspendedCompound>)>,
 }
 
-/// One of them.
-struct PendingCall {
-    token: Token,
-    program: Program,
-    pending: Pending,
+/// One of them, or one that waits for a limit.
+pub(super) struct PendingCall {
+    pub(super) token: Token,
+    pub(super) program: Program,
+    pub(super) pending: Pending,
+    /// The connection that it ends with.
+    pub(super) connection: Option<ConnectionId>,
 }
 
 /// What is left to do.
@@ -74,6 +101,8 @@ pub(super) enum Pending {
     Changed(Changed),
     /// A COMPOUND of version 4, which goes on.
     Compound(Box<SuspendedCompound>),
+    /// All is done, and these are the results; but a limit lets them go later.
+    Answered(Answered),
 }
 
 /// How far a procedure is that changes names or attributes.
@@ -212,7 +241,17 @@ impl Waiting {
             places.resize_with(place + 1, || None);
         }
         debug_assert!(places[place].is_none(), "a ticket is of one Call");
-        places[place] = Some(PendingCall { token, program, pending });
+        places[place] = Some(PendingCall { token, program, pending, connection: None });
+    }
+
+    /// Keeps the answer of a Call until its service asks.
+    pub(super) fn add_answered(&mut self, program: Program, token: Token, answered: Answered) {
+        self.answered.push_back((program, token, answered));
+    }
+
+    /// Keeps a COMPOUND whose turn has come until version 4 asks.
+    pub(super) fn add_turned(&mut self, token: Token, suspended: Box<SuspendedCompound>) {
+        self.turned.push_back((token, suspended));
     }
 
     fn at(&self, WaitsFor { share, ticket }: WaitsFor) -> Option<&PendingCall> {
@@ -244,7 +283,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
         time: impl FnOnce() -> Timestamp,
     ) -> Option<Token> {
         // NFS asks the stores for all services.
-        let is_answered = self.has_answers() || program == Program::Nfs && self.ask_stores(now);
+        let is_answered =
+            self.has_answers() || program == Program::Nfs && (self.has_turn(now) || self.ask_stores(now));
         if is_answered { self.next_answered(program, now, time()) } else { None }
     }
 
@@ -252,6 +292,11 @@ impl<S: Store + ?Sized> ExportTable<S> {
     #[inline]
     pub(super) fn has_answers(&self) -> bool {
         self.waiting.ready.is_some() || !self.waiting.answered.is_empty()
+    }
+
+    /// Whether a COMPOUND can go on because its turn has come.
+    pub(super) fn has_turned(&self) -> bool {
+        !self.waiting.turned.is_empty()
     }
 
     /// Asks the stores for what is over. `false`: there is nothing.
@@ -268,6 +313,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
     #[inline(never)]
     fn next_answered(&mut self, program: Program, now: Duration, time: Timestamp) -> Option<Token> {
         self.waiting.time = time;
+        if program == Program::Nfs && self.has_turn(now) {
+            self.take_turns(now, time);
+        }
         loop {
             if let Some((_, token, _)) = self.waiting.answered.iter().find(|(other, ..)| *other == program) {
                 return Some(*token);
@@ -278,18 +326,26 @@ impl<S: Store + ?Sized> ExportTable<S> {
             let ready = self.waiting.ready?;
             match self.waiting.at(ready).map(|waiter| (waiter.program, waiter.token, &waiter.pending)) {
                 Some((other, ..)) if other != program => return None,
-                Some((_, _, Pending::Again(_) | Pending::Acting(_))) => self.advance(time),
+                Some((_, _, Pending::Again(_) | Pending::Acting(_))) => self.advance(now, time),
+                Some((_, _, Pending::Transfer(transfer)))
+                    if transfer.is_write() && self.shares[ready.share].rated().is_some() =>
+                {
+                    self.advance(now, time);
+                }
                 Some((_, token, _)) => return Some(token),
                 None => self.drop_ready(ready),
             }
         }
     }
 
-    /// The next COMPOUND whose store is done, with what it waited for.
+    /// The next COMPOUND that goes on, with the store that it waited for, if that was it.
     pub(super) fn take_compound(
         &mut self,
         now: Duration,
-    ) -> Option<(WaitsFor, Token, Box<SuspendedCompound>)> {
+    ) -> Option<(Option<WaitsFor>, Token, Box<SuspendedCompound>)> {
+        if let Some((token, suspended)) = self.waiting.turned.pop_front() {
+            return Some((None, token, suspended));
+        }
         loop {
             if self.waiting.ready.is_none() {
                 self.ask_stores(now);
@@ -305,7 +361,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             }
             let (ready, PendingCall { token, pending, .. }) = self.waiting.take_ready()?;
             if let Pending::Compound(suspended) = pending {
-                return Some((ready, token, suspended));
+                return Some((Some(ready), token, suspended));
             }
         }
     }
@@ -317,8 +373,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     /// Goes on with the Call that its store told of, as far as it gets.
-    fn advance(&mut self, time: Timestamp) {
-        let Some((ready, PendingCall { token, program, pending })) = self.waiting.take_ready() else {
+    fn advance(&mut self, now: Duration, time: Timestamp) {
+        let Some((ready, PendingCall { token, program, pending, .. })) = self.waiting.take_ready() else {
             return;
         };
         let finished =
@@ -333,12 +389,35 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 let changed = acting.conclude(self, outcome);
                 Err((self.uncommitted.take(), Pending::Changed(changed)))
             }
+            Pending::Transfer(transfer) => {
+                Ok(Answered::Transfer(transfer::conclude_write(self, &transfer, finished)))
+            }
             pending => Err((Some(ready), pending)),
         };
+        self.follow(program, token, next, now);
+    }
+
+    /// Keeps what became of a Call: its answer, or what is left to do and what it waits for.
+    pub(super) fn follow(
+        &mut self,
+        program: Program,
+        token: Token,
+        next: Result<Answered, (Option<WaitsFor>, Pending)>,
+        now: Duration,
+    ) {
         match next {
-            Ok(answered) => self.waiting.answered.push_back((program, token, answered)),
+            Ok(answered) => {
+                let turn = match &answered {
+                    Answered::Transfer(transfer) => transfer.limit(self, now),
+                    _ => None,
+                };
+                match turn {
+                    Some(turn) => _ = self.keep(turn, program, token, Pending::Answered(answered)),
+                    None => self.waiting.add_answered(program, token, answered),
+                }
+            }
             Err((None, Pending::Changed(changed))) => {
-                self.waiting.answered.push_back((program, token, Answered::Changed(changed)));
+                self.waiting.add_answered(program, token, Answered::Changed(changed));
             }
             Err((Some(waits), pending)) => self.waiting.add(waits, program, token, pending),
             Err((None, _)) => {}
@@ -364,7 +443,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
                     self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
-            Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) => reply.system_error(),
+            Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) | Pending::Answered(_) => {
+                reply.system_error();
+            }
         }
     }
 
@@ -378,15 +459,21 @@ impl<S: Store + ?Sized> ExportTable<S> {
         pieces.clear();
     }
 
-    /// Keeps a Call until its store is done with it. Clients have a credit for each.
+    /// Keeps a Call until its store is done with it, or its turn has come. Clients have a credit for each.
     pub(super) fn keep(
         &mut self,
-        waits: WaitsFor,
+        hold: impl Into<Hold>,
         program: Program,
         token: Token,
         pending: Pending,
     ) -> Outcome {
-        self.waiting.add(waits, program, token, pending);
+        match hold.into() {
+            Hold::Store(waits) => self.waiting.add(waits, program, token, pending),
+            Hold::Limit(turn) => {
+                let connection = turn.connection;
+                self.queue(&turn, PendingCall { token, program, pending, connection });
+            }
+        }
         Outcome::Later(token)
     }
 

@@ -10,6 +10,8 @@ mod filling;
 mod fragmented;
 #[path = "hostile.rs"]
 mod hostile;
+#[path = "limits.rs"]
+mod limits;
 #[path = "locks.rs"]
 mod locks;
 #[path = "pair.rs"]

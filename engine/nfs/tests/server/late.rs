@@ -2,6 +2,8 @@
 
 #[path = "acl.rs"]
 mod acl;
+#[path = "limits.rs"]
+mod limits;
 #[path = "pair.rs"]
 mod pair;
 #[path = "procedures.rs"]

@@ -15,13 +15,13 @@ use stag_fabric::sim::{FaultPlan, Sim, World};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Operation, Target};
-use stag_nfs::export::{Client, ClientRule, Export};
+use stag_nfs::export::{Client, ClientRule, Export, RateLimits};
 use stag_nfs::handle::HandleKey;
 use stag_nfs::known_clients::KnownClients;
 use stag_nfs::server::{
     Config4, Elsewhere, ExportTable, ExportsError, Locking, LockingConfig, Mount, Nfs, Nfs4, Nfsacl, Nlm,
-    Nsm, Registered, Removal, Rpcbind, SharedLocking, SharedSessions, TimeOfDay, add_export, change_export,
-    remove_export, services_with_locks,
+    Nsm, Registered, Removal, Rpcbind, SharedLocking, SharedSessions, TRANSFER_LEN_MAX, TimeOfDay,
+    add_export, change_export, remove_export, services_with_locks,
 };
 use stag_nfs::state::Recovered;
 use stag_rpc::{
@@ -88,10 +88,13 @@ fn access(value: &str) -> (&str, Option<bool>) {
 fn export(text: &str) -> Export {
     let mut words = text.split(',');
     let mut export = Export::new(words.next().unwrap());
+    let mut rates = [None, None];
     for word in words {
         match word.split_once('=').unwrap_or((word, "")) {
             ("ro", _) => export.read_only = true,
             ("root_squash", value) => export.root_squash = value == "yes",
+            ("rate", value) => rates[0] = value.parse().ok(),
+            ("client_rate", value) => rates[1] = value.parse().ok(),
             ("anonuid", value) => export.anonymous_uid = value.parse().unwrap(),
             ("anongid", value) => export.anonymous_gid = value.parse().unwrap(),
             ("uid", value) => {
@@ -108,6 +111,9 @@ fn export(text: &str) -> Export {
             }
             (other, _) => panic!("an option that no test needs: {other}"),
         }
+    }
+    if let [Some(_), _] | [_, Some(_)] = rates {
+        export.limits = Some(RateLimits::new(rates[0], rates[1], TRANSFER_LEN_MAX));
     }
     export
 }
@@ -336,6 +342,22 @@ impl Pair {
     pub(crate) fn memory_usage(&mut self) -> Usage {
         let exports = self.server.services_mut().0.exports().borrow();
         (super::STORES.1)(exports.shares()[0].volume().store()).usage().unwrap()
+    }
+
+    /// Transfers that wait for the limits of exports.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) fn waiting(&mut self) -> u64 {
+        let exports = self.server.services_mut().0.exports().borrow();
+        exports.shares().iter().filter_map(|share| share.rate_waits()).map(|waits| waits.waiting).sum()
+    }
+
+    /// Begins to stop the server's engines.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) fn stop_server(&mut self, now: Duration) {
+        self.server.stop(now);
+        if let Some(entry) = &mut self.entry {
+            entry.stop(now);
+        }
     }
 
     /// Stops serving an export, at each of the server's engines.

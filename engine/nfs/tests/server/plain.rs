@@ -8,6 +8,8 @@ mod durable;
 mod fragmented;
 #[path = "hostile.rs"]
 mod hostile;
+#[path = "limits.rs"]
+mod limits;
 #[path = "locks.rs"]
 mod locks;
 #[path = "pair.rs"]

@@ -20,6 +20,8 @@ mod files;
 mod handles;
 #[path = "lab.rs"]
 mod lab;
+#[path = "limits.rs"]
+mod limits;
 #[path = "listing.rs"]
 mod listing;
 #[path = "locks.rs"]

@@ -13,6 +13,8 @@ mod data;
 mod files;
 #[path = "lab.rs"]
 mod lab;
+#[path = "limits.rs"]
+mod limits;
 #[path = "listing.rs"]
 mod listing;
 #[path = "locks.rs"]

@@ -26,6 +26,8 @@ mod handles;
 mod hostile;
 #[path = "lab.rs"]
 mod lab;
+#[path = "limits.rs"]
+mod limits;
 #[path = "listing.rs"]
 mod listing;
 #[path = "locks.rs"]

@@ -415,18 +415,31 @@ pub(crate) fn results_start(
 /// Turns an RPC-level refusal into the Call's error.
 #[inline]
 pub(crate) fn check_reply(body: &ReplyBody<'_>) -> Result<(), CallError> {
-    Err(match *body {
-        ReplyBody::Accepted { outcome, .. } => match outcome {
-            Accepted::Success => return Ok(()),
-            Accepted::ProgUnavail => CallError::ProgramUnavailable,
-            Accepted::ProgMismatch { low, high } => CallError::ProgramMismatch { low, high },
-            Accepted::ProcUnavail => CallError::ProcedureUnavailable,
-            Accepted::GarbageArgs => CallError::GarbageArguments,
-            Accepted::SystemErr => CallError::SystemError,
-        },
-        ReplyBody::Denied(Denied::RpcMismatch { .. }) => CallError::RpcVersion,
-        ReplyBody::Denied(Denied::AuthError(status)) => CallError::Authentication(status.0),
+    match *body {
+        ReplyBody::Accepted { outcome, .. } => check_accepted(outcome),
+        ReplyBody::Denied(denied) => Err(error_of_denied(denied)),
+    }
+}
+
+/// The same, of a Call that was accepted.
+#[inline]
+pub(crate) fn check_accepted(outcome: Accepted) -> Result<(), CallError> {
+    Err(match outcome {
+        Accepted::Success => return Ok(()),
+        Accepted::ProgUnavail => CallError::ProgramUnavailable,
+        Accepted::ProgMismatch { low, high } => CallError::ProgramMismatch { low, high },
+        Accepted::ProcUnavail => CallError::ProcedureUnavailable,
+        Accepted::GarbageArgs => CallError::GarbageArguments,
+        Accepted::SystemErr => CallError::SystemError,
     })
+}
+
+/// The error of a Call that was denied.
+pub(crate) fn error_of_denied(denied: Denied) -> CallError {
+    match denied {
+        Denied::RpcMismatch { .. } => CallError::RpcVersion,
+        Denied::AuthError(status) => CallError::Authentication(status.0),
+    }
 }
 
 #[cfg(test)]

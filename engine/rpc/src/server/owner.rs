@@ -4,8 +4,10 @@ use std::net::IpAddr;
 
 use stag_fabric::Peer;
 
-/// Who a connection belongs to.
-pub(crate) fn owner(peer: Option<&Peer>) -> u128 {
+/// Returns the owner of a connection: as whom its peer shares what is scarce with others. One for each address of IPv4, network of 64
+/// bits of IPv6, and user of this machine; 0 where the fabric does not tell.
+#[must_use]
+pub fn owner(peer: Option<&Peer>) -> u128 {
     match peer {
         None => 0,
         Some(Peer::Address(address)) => match address.ip() {

@@ -58,13 +58,24 @@ impl<T> OutstandingCalls<T> {
         (name, deadline): (T, Duration),
     ) -> Result<u32, Overflow> {
         let xid = self.xid.wrapping_add(1);
+        self.begin_with_xid(writer, (xid, call), (name, deadline))?;
+        self.xid = xid;
+        Ok(xid)
+    }
+
+    /// Writes a Call with an xid that no other Call has.
+    pub(super) fn begin_with_xid(
+        &mut self,
+        writer: &mut Writer<'_>,
+        (xid, call): (u32, &StreamCall<'_>),
+        (name, deadline): (T, Duration),
+    ) -> Result<(), Overflow> {
         let StreamCall { program, version, procedure, credential, arguments } = *call;
         CallHeader { xid, program, version, procedure, credential, verifier: OpaqueAuth::NONE }
             .emit(writer)?;
         writer.value(arguments)?;
-        self.xid = xid;
         self.calls.push(Outstanding { xid, deadline, name });
-        Ok(xid)
+        Ok(())
     }
 
     /// Takes out the Call that a Reply answers, with what the Reply says, and the octets behind its header.

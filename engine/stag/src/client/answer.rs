@@ -21,6 +21,12 @@ impl Answer {
         Answer { octets: results.bytes().to_vec(), reduced, data }
     }
 
+    /// All results came in the message.
+    #[cfg(feature = "tcp")]
+    pub(super) fn inline(octets: Vec<u8>) -> Answer {
+        Answer { octets, reduced: None, data: None }
+    }
+
     /// A reader at the start of the results. Data that did not come with them shows as a reduced item: [`Answer::item`] reads it
     /// either way.
     #[must_use]

@@ -1,13 +1,13 @@
 //! The thread of a client: an engine, and what other threads want of it, as one poller.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use stag_memory::{Buf, Pool, SendBuf, SendHome};
+use stag_memory::SendBuf;
 use stag_rpc::{
     CallError, CallId, CallRefused, CallSealer, Chunks, ClientPolicy, CloseReason, CompletedCall,
     ConnectionEvent, ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
@@ -16,6 +16,7 @@ use stag_runtime::{AffinityError, Clock, Poller, Reactor, ReactorConfig, Receive
 use stag_wire::xdr::{Overflow, Writer};
 
 use super::pending::Promise;
+use super::queue::{Queue, Waiting};
 use super::request::CallData;
 use super::{Answer, ClientError, Settings, system};
 use crate::fabrics::Open;
@@ -24,10 +25,7 @@ use crate::fabrics::Open;
 const INLINE_MAX: usize = 512;
 
 /// How often the connection may end under one Call until the Call is given up.
-const ENDS_MAX: u32 = 8;
-
-/// Jobs taken in in one pass.
-const BURST: usize = 64;
+pub(super) const ENDS_MAX: u32 = 8;
 
 /// What other threads want.
 pub(super) enum Job {
@@ -83,8 +81,13 @@ impl CallJob {
         }
     }
 
+    /// Program, version and procedure.
+    pub(super) fn target(&self) -> (u32, u32, u32) {
+        (self.program, self.version, self.procedure)
+    }
+
     /// Writes the arguments. Data that goes in the message is in `self.data`; else it has `data_len` octets elsewhere.
-    fn encode(&self, data_len: Option<u32>, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+    pub(super) fn encode(&self, data_len: Option<u32>, writer: &mut Writer<'_>) -> Result<(), Overflow> {
         let Some(position) = self.position else { return writer.opaque_fixed(&self.arguments) };
         writer.opaque_fixed(&self.arguments[..position])?;
         match (&self.data, data_len) {
@@ -95,17 +98,6 @@ impl CallJob {
         }
         writer.opaque_fixed(&self.arguments[position..])
     }
-}
-
-/// A Call that waits for its turn.
-struct Waiting {
-    job: Box<CallJob>,
-    promise: Promise<Answer>,
-    deadline: Duration,
-    /// Its memory, once that was found.
-    chunks: Option<Chunks>,
-    /// Octets of data in `chunks`.
-    data_len: Option<u32>,
 }
 
 /// A Call that was sent.
@@ -129,17 +121,12 @@ enum Link {
 }
 
 /// The poller of a client's thread.
-struct Driver<P: Open> {
+pub(super) struct Driver<P: Open> {
     engine: Engine<P, ()>,
-    payload: Pool,
-    home: SendHome,
     address: String,
     policy: ClientPolicy,
     link: Link,
-    jobs: Receiver<Job>,
-    waiting: VecDeque<Waiting>,
-    /// The earliest of the deadlines of `waiting`, or an earlier time.
-    next_deadline: Duration,
+    queue: Queue,
     sent: HashMap<u64, Sent>,
     next_user: u64,
     /// Until the first connection is made, or not.
@@ -147,8 +134,18 @@ struct Driver<P: Open> {
     is_stopping: bool,
 }
 
+/// The poller of a client's thread, over one kind of connection.
+pub(super) trait Drive: Poller + Sized {
+    /// Makes it, with the memory that its buffers come from, and begins to connect. It says to `ready` whether it is connected.
+    fn new(
+        settings: Settings,
+        jobs: Receiver<Job>,
+        ready: mpsc::Sender<Result<(), ClientError>>,
+    ) -> Result<(Memory, Self), ClientError>;
+}
+
 /// Runs a client until `stop` is requested. Says to `ready` whether it is connected.
-pub(super) fn run<P: Open>(
+pub(super) fn run<D: Drive>(
     settings: Settings,
     jobs: Receiver<Job>,
     stop: &StopFlag,
@@ -156,7 +153,7 @@ pub(super) fn run<P: Open>(
 ) {
     let (mode, core) = (settings.options.poll, settings.core);
     let serve = || {
-        let (memory, mut driver) = Driver::<P>::new(settings, jobs, ready.clone())?;
+        let (memory, mut driver) = D::new(settings, jobs, ready.clone())?;
         let config = ReactorConfig { core, mode, ..ReactorConfig::default() };
         let mut reactor = Reactor::new(config, Clock::start()).map_err(not_pinned)?;
         // The handles are gone: whether it drained makes no difference.
@@ -175,7 +172,7 @@ fn not_pinned(error: AffinityError) -> ClientError {
     system("pin the client's thread")(io::Error::other(error))
 }
 
-impl<P: Open> Driver<P> {
+impl<P: Open> Drive for Driver<P> {
     fn new(
         settings: Settings,
         jobs: Receiver<Job>,
@@ -189,14 +186,10 @@ impl<P: Open> Driver<P> {
         let engine = Engine::new(provider, (), memory.pools.clone(), config, seed)?;
         let mut driver = Driver {
             engine,
-            payload: memory.pools.payload.clone(),
-            home: SendHome::new(),
             address,
             policy: ClientPolicy { reconnect, keep_alive: None },
             link: Link::Down,
-            jobs,
-            waiting: VecDeque::new(),
-            next_deadline: Duration::MAX,
+            queue: Queue::new(jobs, memory.pools.payload.clone()),
             sent: HashMap::new(),
             next_user: 0,
             ready: Some(ready),
@@ -205,35 +198,9 @@ impl<P: Open> Driver<P> {
         driver.link = Link::Connecting(driver.engine.connect_with(&driver.address, driver.policy)?);
         Ok((memory, driver))
     }
+}
 
-    /// Takes in what other threads want. Returns how much that was.
-    fn take_jobs(&mut self, now: Duration) -> usize {
-        let mut count = 0;
-        while count < BURST
-            && let Some(job) = self.jobs.receive()
-        {
-            count += 1;
-            match job {
-                Job::Call(job, promise) => {
-                    let deadline = now.saturating_add(job.timeout);
-                    self.next_deadline = self.next_deadline.min(deadline);
-                    self.waiting.push_back(Waiting { job, promise, deadline, chunks: None, data_len: None });
-                }
-                Job::Buffer(len, promise) => {
-                    promise.keep(self.take(len).map(|buf| self.home.send(buf)));
-                }
-            }
-        }
-        count
-    }
-
-    fn take(&self, len: usize) -> Result<Buf, ClientError> {
-        self.home.collect();
-        let mut buf = self.payload.take_len(len).ok_or(ClientError::NoMemory(len))?;
-        buf.set_len(len);
-        Ok(buf)
-    }
-
+impl<P: Open> Driver<P> {
     /// Handles what happened to the connection.
     fn handle_events(&mut self) -> usize {
         let mut count = 0;
@@ -252,9 +219,7 @@ impl<P: Open> Driver<P> {
                     if let Some(ready) = self.ready.take() {
                         let _ = ready.send(Err(ClientError::NotConnected(reason.clone())));
                     }
-                    for waiting in self.waiting.drain(..) {
-                        waiting.promise.keep(Err(ClientError::NotConnected(reason.clone())));
-                    }
+                    self.queue.fail(&ClientError::NotConnected(reason));
                 }
                 _ => {}
             }
@@ -290,7 +255,7 @@ impl<P: Open> Driver<P> {
             };
             let data = written.take_only().map(|(_, buf)| buf);
             promise.keep(match (result, given_up) {
-                (Ok(results), _) => Ok(Answer::new(&results, data.map(|buf| self.home.send(buf)))),
+                (Ok(results), _) => Ok(Answer::new(&results, data.map(|buf| self.queue.home.send(buf)))),
                 (Err(CallError::Cancelled), Some(reason)) => {
                     Err(ClientError::EndedEachTime { times: ends, reason })
                 }
@@ -303,18 +268,18 @@ impl<P: Open> Driver<P> {
     /// Begins Calls that wait, as far as there are credits and memory.
     fn begin_waiting(&mut self, now: Duration) -> usize {
         let mut count = 0;
-        while let Some(mut waiting) = self.waiting.pop_front() {
+        while let Some(mut waiting) = self.queue.waiting.pop_front() {
             let connection = match self.link {
                 Link::Up(connection) => connection,
                 Link::Connecting(_) => {
-                    self.waiting.push_front(waiting);
+                    self.queue.waiting.push_front(waiting);
                     break;
                 }
                 Link::Down => {
                     match self.engine.connect_with(&self.address, self.policy) {
                         Ok(connection) => {
                             self.link = Link::Connecting(connection);
-                            self.waiting.push_front(waiting);
+                            self.queue.waiting.push_front(waiting);
                             break;
                         }
                         Err(error) => waiting.promise.keep(Err(error.into())),
@@ -330,7 +295,7 @@ impl<P: Open> Driver<P> {
                     self.next_user += 1;
                 }
                 Err(error) if self.is_for_now(&error) => {
-                    self.waiting.push_front(waiting);
+                    self.queue.waiting.push_front(waiting);
                     break;
                 }
                 Err(error) => waiting.promise.keep(Err(error)),
@@ -369,10 +334,11 @@ impl<P: Open> Driver<P> {
         }
         self.provide(waiting)?;
         let Waiting { job, deadline, chunks, data_len, .. } = waiting;
+        let (program, version, procedure) = job.target();
         let request = Request {
-            program: job.program,
-            version: job.version,
-            procedure: job.procedure,
+            program,
+            version,
+            procedure,
             credentials: match (&job.sealer, &job.user) {
                 (Some(sealer), _) => Credentials::Own(&**sealer),
                 (None, Some(user)) => Credentials::Sys(user),
@@ -396,13 +362,13 @@ impl<P: Open> Driver<P> {
         let Waiting { job, chunks, data_len, .. } = waiting;
         let mut found = Chunks::default();
         if let Some(len) = job.room {
-            found.write.push((0, self.take(len)?));
+            found.write.push((0, self.queue.take(len)?));
         }
         let long = job.data.take_if(|data| data.len() > INLINE_MAX);
         if let Some(data) = long {
             let len = data.len();
             let buf = match data {
-                CallData::Octets(octets) => match self.take(len) {
+                CallData::Octets(octets) => match self.queue.take(len) {
                     Ok(mut buf) => {
                         buf.copy_from_slice(&octets);
                         buf
@@ -412,13 +378,13 @@ impl<P: Open> Driver<P> {
                         return Err(error);
                     }
                 },
-                CallData::Buffer(sent) if sent.is_of(&self.home) => match sent.into_buf() {
+                CallData::Buffer(sent) if sent.is_of(&self.queue.home) => match sent.into_buf() {
                     Ok(buf) => buf,
                     Err(_) => unreachable!("a buffer of this thread's home"),
                 },
                 // Memory of another client: its octets are copied, as those of anywhere.
                 CallData::Buffer(sent) => {
-                    let copied = self.take(len).map(|mut buf| {
+                    let copied = self.queue.take(len).map(|mut buf| {
                         buf.copy_from_slice(&sent);
                         buf
                     });
@@ -437,22 +403,6 @@ impl<P: Open> Driver<P> {
         *chunks = Some(found);
         Ok(())
     }
-
-    /// Ends Calls whose time is over before their turn has come.
-    fn expire(&mut self, now: Duration) {
-        if now < self.next_deadline {
-            return;
-        }
-        self.next_deadline = Duration::MAX;
-        for waiting in std::mem::take(&mut self.waiting) {
-            if now >= waiting.deadline {
-                waiting.promise.keep(Err(CallError::TimedOut.into()));
-            } else {
-                self.next_deadline = self.next_deadline.min(waiting.deadline);
-                self.waiting.push_back(waiting);
-            }
-        }
-    }
 }
 
 impl<P: Open> Poller for Driver<P> {
@@ -461,34 +411,33 @@ impl<P: Open> Poller for Driver<P> {
         if self.is_stopping {
             return events;
         }
-        let taken = self.take_jobs(now);
-        self.expire(now);
+        let taken = self.queue.take_jobs(now);
+        self.queue.expire(now);
         events + taken + self.begin_waiting(now)
     }
 
     fn next_timeout(&self) -> Option<Duration> {
-        let own = Some(self.next_deadline).filter(|_| !self.waiting.is_empty());
-        self.engine.next_timeout().into_iter().chain(own).min()
+        self.engine.next_timeout().into_iter().chain(self.queue.next_timeout()).min()
     }
 
     fn arm(&mut self) -> bool {
-        self.jobs.arm() && self.engine.arm()
+        self.queue.jobs.arm() && self.engine.arm()
     }
 
     fn disarm(&mut self) {
-        self.jobs.disarm();
+        self.queue.jobs.disarm();
         self.engine.disarm();
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         self.engine.descriptors(out);
-        out.push(self.jobs.descriptor());
+        out.push(self.queue.jobs.descriptor());
     }
 
     fn stop(&mut self, now: Duration) {
         self.is_stopping = true;
         // Their promises say that the client has ended.
-        self.waiting.clear();
+        self.queue.waiting.clear();
         self.engine.stop(now);
     }
 

@@ -1,12 +1,15 @@
 //! [`Client`]: Calls from any thread, on the polled engine of a thread of its own.
 //!
-//! `request.rs` describes a Call, `answer.rs` has its results, `pending.rs` is a Call that is under way; `driver.rs` is the poller of
-//! the client's thread.
+//! `request.rs` describes a Call, `answer.rs` has its results, `pending.rs` is a Call that is under way. `queue.rs` is what waits for the
+//! client's thread; `driver.rs` is the poller of that thread over RDMA, `tcp.rs` over TCP.
 
 mod answer;
 mod driver;
 mod pending;
+mod queue;
 mod request;
+#[cfg(feature = "tcp")]
+mod tcp;
 
 use std::fmt;
 use std::io;
@@ -31,14 +34,16 @@ use stag_rpc::{Backoff, CallError, CallRefused, CloseReason, EngineConfig, Engin
 use stag_runtime::{CoreId, PollMode, SendError, Sender, StopFlag, mailbox};
 use stag_wire::xdr::{Overflow, Writer};
 
-use crate::fabrics::{FabricOptions, Open};
+use crate::fabrics::FabricOptions;
 use crate::url::{self, Scheme, UrlError};
 
 pub use answer::Answer;
-use driver::Job;
+use driver::{Drive, Driver, Job};
 pub use pending::Pending;
 use pending::promise;
 pub use request::{CallBuilder, CallData};
+#[cfg(feature = "tcp")]
+use tcp::TcpDriver;
 
 /// Octets of payload memory, unless told otherwise.
 const MEMORY: usize = 16 << 20;
@@ -103,6 +108,9 @@ pub enum ClientError {
     /// More Calls wait than may.
     #[error("{JOBS_MAX} Calls wait for the client's thread; wait for some of them")]
     Busy,
+    /// A Call over TCP cannot be sealed.
+    #[error("a Call over tcp:// cannot be sealed; connect to an address of the server for RDMA")]
+    SealedOverTcp,
     /// The client has ended.
     #[error("the client has ended")]
     Ended,
@@ -238,7 +246,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects to `url`, and waits for that: `shm://NAME`, `iwarp://HOST:PORT`, `verbs://HOST:PORT`.
+    /// Connects to `url`, and waits for that: `shm://NAME`, `iwarp://HOST:PORT`, `verbs://HOST:PORT`, `tcp://HOST:PORT`.
     ///
     /// # Errors
     ///
@@ -247,17 +255,20 @@ impl ClientBuilder {
         let (scheme, address) = url::parse(url)?;
         match scheme {
             #[cfg(feature = "shm")]
-            Scheme::Shm => self.connect_over::<Shm>(address),
+            Scheme::Shm => self.connect_over::<Driver<Shm>>(address),
             #[cfg(feature = "iwarp")]
-            Scheme::Iwarp => self.connect_over::<Iwarp>(address),
+            Scheme::Iwarp => self.connect_over::<Driver<Iwarp>>(address),
             #[cfg(feature = "verbs")]
-            Scheme::Verbs => self.connect_over::<Verbs>(address),
-            // Those that are not built are refused already.
-            _ => Err(UrlError::NoClient(url.to_owned()).into()),
+            Scheme::Verbs => self.connect_over::<Driver<Verbs>>(address),
+            #[cfg(feature = "tcp")]
+            Scheme::Tcp => self.connect_over::<TcpDriver>(address),
+            // Not built: refused already.
+            #[cfg(not(all(feature = "shm", feature = "iwarp", feature = "verbs", feature = "tcp")))]
+            _ => Err(UrlError::Unknown(url.to_owned()).into()),
         }
     }
 
-    fn connect_over<P: Open>(self, address: &str) -> Result<Client, ClientError> {
+    fn connect_over<D: Drive>(self, address: &str) -> Result<Client, ClientError> {
         let ClientBuilder { memory, timeout, reconnect, core, config, options } = self;
         let settings = Settings { address: address.to_owned(), memory, reconnect, core, config, options };
         let (jobs, receiver) = mailbox(JOBS_MAX).map_err(system("make the client's mailbox"))?;
@@ -265,7 +276,7 @@ impl ClientBuilder {
         let (ready, is_ready) = mpsc::channel();
         let its_stop = stop.clone();
         let thread = thread::Builder::new().name("stag-client".to_owned());
-        let thread = thread.spawn(move || driver::run::<P>(settings, receiver, &its_stop, &ready));
+        let thread = thread.spawn(move || driver::run::<D>(settings, receiver, &its_stop, &ready));
         let thread = thread.map_err(system("start the client's thread"))?;
         let inner = Inner { jobs, stop, thread: Mutex::new(Some(thread)), timeout };
         let client = Client { inner: Arc::new(inner) };
@@ -276,7 +287,7 @@ impl ClientBuilder {
 }
 
 impl Client {
-    /// Connects to `url`, and waits for that: `shm://NAME`, `iwarp://HOST:PORT`, `verbs://HOST:PORT`.
+    /// Connects to `url`, and waits for that: `shm://NAME`, `iwarp://HOST:PORT`, `verbs://HOST:PORT`, `tcp://HOST:PORT`.
     ///
     /// # Errors
     ///

@@ -466,6 +466,10 @@ impl Store for MemoryStore {
         Some(self.inodes[index].attributes(fileid(index)))
     }
 
+    fn stat_seen(&self, object: ObjectId) -> Option<ObjectStat> {
+        self.stat_after(object)
+    }
+
     fn entry(&self, EntryName { directory, name }: EntryName<'_>) -> ReadStep<ObjectStat> {
         let index = self.inodes.find(directory.object)?;
         let found = match name {

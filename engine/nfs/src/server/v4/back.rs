@@ -64,6 +64,11 @@ impl BackCalls {
         BackCalls { own, reverse_credits, due: VecDeque::new(), under_way: HashMap::new(), last_id: 0 }
     }
 
+    /// The reactor that all this is at.
+    pub(super) fn own(&self) -> ReactorId {
+        self.own
+    }
+
     /// Names the connection of a COMPOUND, if its client can be called over it.
     fn connection(&self, cursor: &Cursor<'_>) -> Option<BackConnection> {
         let connection = cursor.connection?;

@@ -3,7 +3,7 @@
 use stag_memory::Shared;
 use stag_rpc::{Call, Placed, Reply, Token};
 use stag_state::slot::SlotClaim;
-use stag_vfs::Store;
+use stag_vfs::{Finished, Store};
 use stag_wire::nfs4::compound::{CompoundCall, Operations};
 use stag_wire::nfs4::operation::{Argument4, Operation4};
 use stag_wire::nfs4::session::SequenceArguments;
@@ -12,7 +12,7 @@ use stag_wire::xdr::{Decode, Reader, Reduced, XdrError, padded};
 
 use super::super::nfs::{PIECES_MAX, TRANSFER_LEN_MAX};
 use super::super::transfer::take_placed;
-use super::super::waiting::{Pending, Program, WaitsFor};
+use super::super::waiting::{Hold, Pending, Program, WaitsFor};
 use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
@@ -59,6 +59,7 @@ struct Standing {
     results: Box<Results>,
     read_len_max: u32,
     operations_done: u32,
+    has_paid: bool,
 }
 
 /// Where the data of Read chunks is.
@@ -148,7 +149,7 @@ impl ReplyRoom<'_> {
 enum Ran {
     Over,
     /// It waits, and goes on with these operations; before them with the rest of one.
-    Waits(WaitsFor, Option<(Resume, OperationMark, u32)>),
+    Waits(Hold, Option<(Resume, OperationMark, u32)>),
 }
 
 /// Tells a COMPOUND from others: who asks, and the octets behind SEQUENCE, or the first of them.
@@ -213,6 +214,7 @@ pub(super) fn call<S: Store + ?Sized>(
         operations_left: 0,
         operations_done: 0,
         expected_len: 0,
+        has_paid: false,
     };
     let ran = run(&mut server, &mut cursor, &mut operations, request_len);
     let expected_len = cursor.expected_len;
@@ -225,17 +227,21 @@ pub(super) fn call<S: Store + ?Sized>(
     }
 }
 
-/// Goes on with a COMPOUND whose store is done. `None`: it waits again.
+/// Goes on with a COMPOUND whose store is done, if it waited for one, or whose turn at a limit has come. `None`: it waits again.
 pub(super) fn go_on<S: Store + ?Sized>(
     mut server: Server<'_, S>,
     suspended: Suspended,
-    ready: WaitsFor,
+    ready: Option<WaitsFor>,
     token: Token,
 ) -> Option<Box<Results>> {
     let Suspended { arguments, counted, position, left, reduced, data, asker, resume, standing } = suspended;
     server.state.suspended -= counted;
-    let store = server.exports.shares[ready.share].volume_mut().store_mut();
-    let finished = store.finish(ready.ticket, server.pieces);
+    let finished = match ready {
+        Some(WaitsFor { share, ticket }) => {
+            server.exports.shares[share].volume_mut().store_mut().finish(ticket, server.pieces)
+        }
+        None => Ok(Finished::Ready),
+    };
     let mut operations = Operations::resume(left, Reader::with_reduced_at(&arguments, position, &reduced));
     let Standing { minor, current, saved, states: [current_state, saved_state], .. } = standing;
     let mut cursor = Cursor {
@@ -255,11 +261,12 @@ pub(super) fn go_on<S: Store + ?Sized>(
         operations_left: left,
         operations_done: standing.operations_done,
         expected_len: 0,
+        has_paid: standing.has_paid,
     };
     let mut ran = None;
     if let Some((resume, mark, number)) = resume {
         let step = server.resume(&mut cursor, resume, finished);
-        ran = conclude(&mut cursor, step, mark, number);
+        ran = conclude(&mut server, &mut cursor, step, mark, number);
     }
     server.pieces.clear();
     let ran = match ran {
@@ -311,13 +318,16 @@ fn run<'a, S: Store + ?Sized>(
         };
         debug_assert!(server.pieces.is_empty() || step.is_err(), "data goes to the results or to a store");
         match step {
-            Ok(()) => cursor.operations_done += 1,
+            Ok(()) => {
+                cursor.operations_done += 1;
+                server.state.counts.succeed(shown);
+            }
             step => {
                 server.pieces.clear();
-                if matches!(step, Err(Stop::Waits(_))) {
+                if matches!(step, Err(Stop::Waits(_) | Stop::Limited(_, None))) {
                     *operations = start;
                 }
-                if let Some(ran) = conclude(cursor, step, mark, shown) {
+                if let Some(ran) = conclude(server, cursor, step, mark, shown) {
                     return ran;
                 }
             }
@@ -342,7 +352,19 @@ fn may_wait<'a, S: Store + ?Sized>(
 }
 
 /// What follows from an operation's end; `None`: the next one.
-fn conclude(cursor: &mut Cursor<'_>, step: Step, mark: OperationMark, number: u32) -> Option<Ran> {
+fn conclude<S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: &mut Cursor<'_>,
+    step: Step,
+    mark: OperationMark,
+    number: u32,
+) -> Option<Ran> {
+    let counts = &mut server.state.counts;
+    match step {
+        Ok(()) => counts.succeed(number),
+        Err(Stop::Waits(_) | Stop::Later(..) | Stop::Limited(..)) => counts.wait(number),
+        Err(_) => counts.fail(number),
+    }
     let status = match step {
         Ok(()) => {
             cursor.operations_done += 1;
@@ -350,10 +372,17 @@ fn conclude(cursor: &mut Cursor<'_>, step: Step, mark: OperationMark, number: u3
         }
         Err(Stop::Waits(waits)) => {
             cursor.results.forget(mark);
-            return Some(Ran::Waits(waits, None));
+            return Some(Ran::Waits(waits.into(), None));
         }
         Err(Stop::Later(waits, resume)) => {
-            return Some(Ran::Waits(waits, Some((resume, mark, number))));
+            return Some(Ran::Waits(waits.into(), Some((resume, mark, number))));
+        }
+        Err(Stop::Limited(turn, None)) => {
+            cursor.results.forget(mark);
+            return Some(Ran::Waits(turn.into(), None));
+        }
+        Err(Stop::Limited(turn, Some(resume))) => {
+            return Some(Ran::Waits(turn.into(), Some((resume, mark, number))));
         }
         Err(Stop::FailsWithFields(status)) => {
             cursor.results.fail_with_fields(mark, status);
@@ -587,6 +616,7 @@ fn end<'a, S: Store + ?Sized>(
                     read_len_max: cursor.room.of_read(TRANSFER_LEN_MAX, true),
                     results: cursor.results,
                     operations_done: cursor.operations_done,
+                    has_paid: cursor.has_paid,
                 },
             };
             let pending = Pending::Compound(Box::new(suspended));
@@ -597,6 +627,7 @@ fn end<'a, S: Store + ?Sized>(
         let number = operations.next_number().and_then(Result::ok).unwrap_or_default();
         let mark = cursor.results.begin_operation(number);
         cursor.results.fail(mark, Status4::Delay);
+        server.state.counts.fail(number);
     }
     let Cursor { mut results, session, claim, keeps_reply, .. } = cursor;
     if let (Some(session), Some(claim)) = (session, claim) {

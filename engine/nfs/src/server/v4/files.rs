@@ -2,6 +2,7 @@
 //! [`opens`](super::opens).
 
 use stag_memory::Shared;
+use stag_rpc::owner;
 use stag_state::open::ShareModes;
 use stag_state::stateid::{SpecialState, StateKind, StateName};
 use stag_vfs::{
@@ -15,6 +16,7 @@ use stag_wire::nfs4::{Bitmap, StateId, Status4};
 use stag_wire::xdr::Item;
 
 use super::super::ResolvedHandle;
+use super::super::limits::Limited;
 use super::super::nfs::TRANSFER_LEN_MAX;
 use super::super::words::{stability, stable};
 use super::locks::{check_is_regular, find_state, token_of};
@@ -64,7 +66,8 @@ pub(super) fn resume<S: Store + ?Sized>(
         (Resume::Read(_), Ok(Finished::Read(done))) => append_read(cursor, done, server.pieces),
         (Resume::Write(opened), Ok(Finished::Write(done))) => {
             let verifier = server.verifier(&opened);
-            append_write(cursor, done, verifier)
+            append_write(cursor, done, verifier)?;
+            server.limit_write(cursor, &opened, done.count)
         }
         (Resume::Commit(opened), Ok(_)) => append_verifier(cursor, server.verifier(&opened)),
         (Resume::Space(opened), Ok(_)) => server.settle(&opened),
@@ -116,6 +119,35 @@ impl<S: Store + ?Sized> Server<'_, S> {
         if locking.has_share_conflict(file, modes, self.now) { Err(Status4::Locked) } else { Ok(()) }
     }
 
+    /// Takes the octets of a READ. An operation that waited and is run again has taken them.
+    #[cold]
+    fn limit_read(&mut self, cursor: &mut Cursor<'_>, opened: &ResolvedHandle, range: (u64, u32)) -> Step {
+        if std::mem::take(&mut cursor.has_paid) {
+            return Ok(());
+        }
+        // It ends with its session, and not with a connection: its client may ask again over another one.
+        match self.exports.limit_read(opened, cursor.caller.peer, range, None, self.now) {
+            Ok(()) => Ok(()),
+            Err(Limited::Full) => Err(Status4::Delay.into()),
+            Err(Limited::Waits(turn)) => {
+                cursor.has_paid = true;
+                Err(Stop::Limited(turn, None))
+            }
+        }
+    }
+
+    /// Takes the octets of a WRITE that was done, and whose results are there.
+    #[inline(always)]
+    fn limit_write(&mut self, cursor: &Cursor<'_>, opened: &ResolvedHandle, octets: u32) -> Step {
+        if !self.exports.is_limited(opened) {
+            return Ok(());
+        }
+        match self.exports.limit_write(opened.share, owner(cursor.caller.peer), octets, self.now) {
+            None => Ok(()),
+            Some(turn) => Err(Stop::Limited(turn, Some(CompoundResume::Settled))),
+        }
+    }
+
     /// Why a transfer of an object failed that was under way. An object whose kind is not known now gets the store's error.
     #[cold]
     fn transfer_error(&mut self, opened: &ResolvedHandle, error: FsError) -> Stop {
@@ -154,9 +186,13 @@ pub(super) fn read<S: Store + ?Sized>(
     // A shorter READ is a good answer to a client that takes no more.
     let room = cursor.results.item_room(READ_LEN).ok_or(Stop::TooBig)?;
     let count = arguments.count.min(TRANSFER_LEN_MAX).min(room);
-    let volume = server.exports.volume_mut(&opened);
+    let volume = server.exports.volume(&opened);
     let count = cursor.room.of_read(count, volume.profile().can.reads_take_memory);
     let range = (arguments.offset, count);
+    if server.exports.is_limited(&opened) {
+        server.limit_read(cursor, &opened, range)?;
+    }
+    let volume = server.exports.volume_mut(&opened);
     match volume.read(&opened.caller, opened.object, range, server.pieces, server.time) {
         Ok(Progress::Done(mut done)) => {
             let most = cursor.room.pieces();
@@ -173,6 +209,7 @@ pub(super) fn read<S: Store + ?Sized>(
         }
         Err(blocked) => {
             cursor.expected_len = cursor.expected_len.saturating_add(count);
+            cursor.has_paid = server.exports.is_limited(&opened);
             Err(server.transfer_blocked(&opened, blocked))
         }
     }
@@ -196,6 +233,10 @@ pub(super) fn write<S: Store + ?Sized>(
     if opened.read_only {
         return Err(Status4::RoFs.into());
     }
+    if server.exports.is_limited(&opened) && server.exports.refuses_write(&opened, owner(cursor.caller.peer))
+    {
+        return Err(Status4::Delay.into());
+    }
     let data = match arguments.data.0 {
         Item::Inline(octets) => WriteData::Inline(octets),
         Item::Reduced { index, len } => {
@@ -210,7 +251,8 @@ pub(super) fn write<S: Store + ?Sized>(
         Ok(Progress::Done(done)) => {
             server.pieces.clear();
             let verifier = server.verifier(&opened);
-            append_write(cursor, done, verifier)
+            append_write(cursor, done, verifier)?;
+            server.limit_write(cursor, &opened, done.count)
         }
         Ok(Progress::Later(ticket)) => Err(later(&opened, ticket, Resume::Write(opened))),
         Err(blocked) => {

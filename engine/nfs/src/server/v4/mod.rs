@@ -16,6 +16,7 @@ mod attributes;
 mod back;
 mod changes;
 mod compound;
+mod counts;
 mod fattr;
 mod files;
 mod handles;
@@ -38,7 +39,7 @@ use std::time::Duration;
 use stag_memory::Shared;
 use stag_rpc::{
     Call, CallBack, CallBackError, ConnectionId, Home, Outcome, Procedure as Bound, Repeat, Reply, Service,
-    Token,
+    Token, name_in_group,
 };
 use stag_runtime::ReactorId;
 use stag_state::client::{ClientConfig, ClientId, ClientTable};
@@ -49,15 +50,18 @@ use stag_wire::nfs4::compound::locate_write;
 use stag_wire::nfs4::{self, StateId, Status4};
 use stag_wire::xdr::{Overflow, Reader, XdrError};
 
+use super::limits::RateTurn;
 use super::nfs::PIECES_MAX;
 use super::waiting::WaitsFor;
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, TimeOfDay};
 use back::BackCalls;
 use compound::{Ended, OperationData};
+use counts::OperationCounts;
 use pseudo::{NodeIndex, PseudoTree};
 use results::Results;
 use session::Sessions;
 
+pub use counts::OperationStatistics;
 pub use session::SharedSessions;
 
 pub(in crate::server) use compound::Suspended as SuspendedCompound;
@@ -123,6 +127,7 @@ struct State4 {
     locking: SharedLocking,
     /// Octets of arguments and results that suspended COMPOUNDs keep.
     suspended: usize,
+    counts: OperationCounts,
 }
 
 /// What operations work on.
@@ -171,6 +176,8 @@ struct Cursor<'c> {
     operations_done: u32,
     /// Octets of payload memory that the results of an operation will take which is under way.
     expected_len: u32,
+    /// The present operation has taken its octets of the limits of its export, and is run again.
+    has_paid: bool,
 }
 
 /// Why a COMPOUND does not go on now.
@@ -185,6 +192,8 @@ enum Stop {
     Waits(WaitsFor),
     /// The step that changes something is under way: the rest of the operation follows when it is over.
     Later(WaitsFor, Resume),
+    /// A limit of the export lets it go on later: with its rest, or from its start.
+    Limited(Box<RateTurn>, Option<Resume>),
 }
 
 /// The rest of an operation, once a store is done with its change.
@@ -313,7 +322,8 @@ impl<S: Store + ?Sized> Nfs4<S> {
         let sessions = Sessions::new(&config, sessions);
         let own = ReactorId::new(locking.borrow().opens().home().into()).unwrap_or(ReactorId::FIRST);
         let back = BackCalls::new(own, config.reverse_credits);
-        let state = State4 { config, sessions, back, pseudo, locking, suspended: 0 };
+        let counts = OperationCounts::default();
+        let state = State4 { config, sessions, back, pseudo, locking, suspended: 0, counts };
         let pieces = Vec::with_capacity(PIECES_MAX);
         Nfs4 { exports, time, state, pieces, spare: Vec::new(), answered: VecDeque::new() }
     }
@@ -400,7 +410,12 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
 
     fn subject(&self, call: &Call<'_>) -> Option<String> {
         let first = home::first_handle(call)?;
-        Some(self.exports.borrow().describe(first.0))
+        let subject = self.exports.borrow().describe(first.0);
+        // Asked when a COMPOUND has just begun to wait.
+        Some(match self.state.counts.last_waited() {
+            Some(operation) => format!("{subject}, in {operation}"),
+            None => subject,
+        })
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
@@ -450,6 +465,8 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
 
     fn connection_ended(&mut self, connection: ConnectionId) {
         self.state.connection_ended(connection);
+        let own = self.state.back.own();
+        self.exports.borrow_mut().drop_limited(|found| name_in_group(own, found) == connection);
     }
 
     fn descriptors(&self, _: &mut Vec<RawFd>) {

@@ -13,10 +13,13 @@ use std::time::Duration;
 
 use stag_wire::record::{MARK_LEN, Mark, Splitter, Step};
 use stag_wire::rpc::{Accepted, ReplyBody};
-use stag_wire::xdr::Writer;
+use stag_wire::xdr::{Overflow, Writer};
 
 use super::{StreamCall, StreamCallError, StreamLimits};
 use crate::stream::outstanding::{NoReply, OutstandingCalls};
+
+/// Octets of most Calls at most: what a Call is written to first.
+const CALL_LEN_USUAL: usize = 4096;
 
 /// How a Call ended.
 type End = Result<Vec<u8>, StreamCallError>;
@@ -59,6 +62,24 @@ impl Exchange {
         call: &StreamCall<'_>,
         deadline: Duration,
     ) -> Result<u32, StreamCallError> {
+        self.write(|waiting, writer| waiting.begin(writer, call, ((), deadline)))
+    }
+
+    /// Begins a Call with an xid that no other Call has.
+    pub(super) fn begin_with_xid(
+        &mut self,
+        xid: u32,
+        call: &StreamCall<'_>,
+        deadline: Duration,
+    ) -> Result<(), StreamCallError> {
+        self.write(|waiting, writer| waiting.begin_with_xid(writer, (xid, call), ((), deadline)))
+    }
+
+    /// Makes a record of the Call that `begin` writes.
+    fn write<T>(
+        &mut self,
+        begin: impl Fn(&mut OutstandingCalls<()>, &mut Writer<'_>) -> Result<T, Overflow>,
+    ) -> Result<T, StreamCallError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -69,17 +90,23 @@ impl Exchange {
         self.output.drain(..self.sent);
         self.sent = 0;
         let start = self.output.len();
-        self.output.resize(start + MARK_LEN + self.limits.call_len_max as usize, 0);
-        let mut writer = Writer::new(&mut self.output[start + MARK_LEN..]);
-        let begun = self.waiting.begin(&mut writer, call, ((), deadline));
-        let len = writer.position();
-        let Ok(xid) = begun else {
-            self.output.truncate(start);
-            return Err(StreamCallError::TooLong);
+        let len_max = self.limits.call_len_max as usize;
+        let mut room = CALL_LEN_USUAL.min(len_max);
+        let (begun, len) = loop {
+            self.output.resize(start + MARK_LEN + room, 0);
+            let mut writer = Writer::new(&mut self.output[start + MARK_LEN..]);
+            if let Ok(begun) = begin(&mut self.waiting, &mut writer) {
+                break (begun, writer.position());
+            }
+            if room == len_max {
+                self.output.truncate(start);
+                return Err(StreamCallError::TooLong);
+            }
+            room = (room * 8).min(len_max);
         };
         self.output[start..start + MARK_LEN].copy_from_slice(&Mark::whole(len as u32).to_bytes());
         self.output.truncate(start + MARK_LEN + len);
-        Ok(xid)
+        Ok(begun)
     }
 
     /// The octets to send next.

@@ -22,6 +22,9 @@ use socket2::{Domain, Protocol, Socket, Type};
 use stag_wire::rpc::{Accepted, Denied, OpaqueAuth};
 use stag_wire::xdr::Encode;
 
+use crate::client::CallError;
+use crate::client::slot::{check_accepted, error_of_denied};
+
 pub use blocking::BlockingClient;
 use exchange::Exchange;
 
@@ -86,6 +89,18 @@ pub enum StreamCallError {
     TooLong,
     /// As many Calls as [`StreamLimits::calls_max`] are under way; or have ended, and were not taken.
     TooMany,
+}
+
+impl StreamCallError {
+    /// The server's refusal to execute the Call. `None`: something else is wrong, with the Call or with the connection.
+    #[must_use]
+    pub fn refusal(&self) -> Option<CallError> {
+        match *self {
+            StreamCallError::NotExecuted(outcome) => check_accepted(outcome).err(),
+            StreamCallError::Denied(denied) => Some(error_of_denied(denied)),
+            _ => None,
+        }
+    }
 }
 
 impl fmt::Display for StreamCallError {
@@ -155,6 +170,43 @@ impl StreamClient {
     /// Nothing was begun: [`StreamCallError::TooLong`], [`StreamCallError::TooMany`], or why the connection failed before.
     pub fn begin(&mut self, call: &StreamCall<'_>, deadline: Duration) -> Result<u32, StreamCallError> {
         self.exchange.begin(call, deadline)
+    }
+
+    /// As [`StreamClient::begin`], with an xid that the caller chooses: for a Call that an earlier connection did not answer. A server that
+    /// remembers the Call by its xid does not execute it again. No Call under way may have the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`StreamClient::begin`].
+    pub fn begin_with_xid(
+        &mut self,
+        xid: u32,
+        call: &StreamCall<'_>,
+        deadline: Duration,
+    ) -> Result<(), StreamCallError> {
+        self.exchange.begin_with_xid(xid, call, deadline)
+    }
+
+    /// Whether the connection is made.
+    ///
+    /// # Errors
+    ///
+    /// [`StreamCallError::Connection`]: it cannot be made.
+    pub fn is_connected(&self) -> Result<bool, StreamCallError> {
+        if let Some(error) = self.socket.take_error().unwrap_or_else(Some) {
+            return Err(failure(&error));
+        }
+        Ok(self.socket.peer_addr().is_ok())
+    }
+
+    /// Whether the server has ended the connection, as far as it is known here. For a connection without Calls, before the next one.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        match self.socket.peek(&mut [std::mem::MaybeUninit::uninit()]) {
+            // Octets that answer no Call: the next poll says so.
+            Ok(count) => count == 0,
+            Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
     }
 
     /// Sends and receives what it can; returns the next Call that ended, by its xid, with its encoded results. After an error of
