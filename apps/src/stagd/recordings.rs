@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -37,12 +37,15 @@ const FILES_MAX: usize = 32;
 /// Time between two files at least.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-/// Connections whose messages wait to be written. Further ones are not kept.
-const WAITING_MAX: usize = 4;
+/// Connections whose messages wait to be written. Further ones are not kept: their file would be within [`INTERVAL`] anyway.
+const WAITING_MAX: usize = 1;
+
+/// Octets of a file for each message, about.
+const FRAME_LEN_USUAL: usize = 256;
 
 /// What a file tells of itself.
-const ABOUT: &str = "recorded by stagd above the fabric: packets, addresses of this server and RDMA numbers are made up; RDMA Reads and \
-    Writes are not recorded, and of long messages only the start";
+const ABOUT: &str = "recorded by stagd above the fabric: packets and their numbers are made up; RDMA Reads and Writes are not \
+    recorded, and of long messages only the start";
 
 /// Asks all cores for what they recorded. `Err` says why there is none.
 pub(super) fn capture_of(reactors: &Reactors) -> Result<Vec<u8>, String> {
@@ -73,7 +76,7 @@ fn capture(recordings: &[Recording], about: &str) -> io::Result<Vec<u8>> {
         .collect();
     // Stable: those of a pass stay in their order.
     messages.sort_by_key(|(time, ..)| *time);
-    let mut writer = RecordingWriter::new(Vec::new(), about)?;
+    let mut writer = RecordingWriter::new(Vec::with_capacity(messages.len() * FRAME_LEN_USUAL), about)?;
     let mut written: HashMap<(usize, ConnectionId), WrittenConnection> = HashMap::new();
     for (time, number, message) in messages {
         let connection = match written.entry((number, message.connection)) {
@@ -97,8 +100,7 @@ fn capture(recordings: &[Recording], about: &str) -> io::Result<Vec<u8>> {
     writer.finish()
 }
 
-/// Writes how a connection was set up. This server has the loopback's address there: a connection does not tell at which of its own
-/// it came in.
+/// Writes how a connection was set up. Over shm, which has no addresses, both ends have the loopback's.
 fn begin(
     writer: &mut RecordingWriter<Vec<u8>>,
     time: Duration,
@@ -109,10 +111,13 @@ fn begin(
         Peer::Address(address) => SocketAddr::new(address.ip().to_canonical(), address.port()),
         Peer::Process { pid, .. } => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), pid as u16),
     };
-    let own = if client.is_ipv4() { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() };
+    let own = match found.own_address {
+        Some(own) => SocketAddr::new(own.ip().to_canonical(), own.port()),
+        None => SocketAddr::new(Ipv4Addr::LOCALHOST.into(), NFS_PORT),
+    };
     let connection = RecordedConnection {
         client,
-        server: SocketAddr::new(own, NFS_PORT),
+        server: own,
         client_private_data: &found.peer_private_data,
         server_private_data: &found.own_private_data,
         comment: &format!("connection {} over {fabric}, from {}", found.connection, found.peer),

@@ -13,6 +13,7 @@
 
 use std::fmt;
 use std::mem::size_of;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
@@ -37,6 +38,15 @@ const PRIVATE_DATA_LEN_MAX: usize = 56;
 /// Connections that ended whose set-up is remembered, for those of their messages that are still in the ring.
 const ENDED_MAX: usize = 64;
 
+/// A Call and its Reply.
+const MESSAGES_MIN: u32 = 2;
+
+/// Octets of a message that was copied, or is in a file: with the headers that it has there.
+const COPIED_LEN: usize = RECORDED_LEN_MAX + 128;
+
+/// Messages of a [`BadEnd`] at most: the last ones.
+const BAD_END_MESSAGES_MAX: usize = 512;
+
 /// Which way a message went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Way {
@@ -60,8 +70,10 @@ struct Entry {
     connection: ConnectionId,
     kind: EntryKind,
     invalidated: Option<Handle>,
-    /// Octets of the message or of its Payload stream; as many as there is room for are kept.
+    /// Octets of the message or of its Payload stream that were in one piece; as many as there is room for are kept.
     len: u32,
+    /// Octets behind these, of which none is kept.
+    behind: u32,
     octets: [u8; RECORDED_LEN_MAX],
 }
 
@@ -72,6 +84,7 @@ impl Entry {
         kind: EntryKind::Empty,
         invalidated: None,
         len: 0,
+        behind: 0,
         octets: [0; RECORDED_LEN_MAX],
     };
 }
@@ -83,10 +96,26 @@ pub struct TracedConnection {
     pub connection: ConnectionId,
     /// Who opened it.
     pub peer: Peer,
+    /// The address of this machine that it came in at, if the fabric has one.
+    pub own_address: Option<SocketAddr>,
     /// The start of the private data that came with the request.
     pub peer_private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
     /// The start of the private data that it was accepted with.
     pub own_private_data: ArrayVec<u8, PRIVATE_DATA_LEN_MAX>,
+}
+
+impl TracedConnection {
+    /// What is remembered of a connection; `private_data`: the peer's, and what it is accepted with.
+    pub(crate) fn new(
+        connection: ConnectionId,
+        peer: &Peer,
+        own_address: Option<SocketAddr>,
+        private_data: [&[u8]; 2],
+    ) -> TracedConnection {
+        let start = |octets: &[u8]| octets.iter().copied().take(PRIVATE_DATA_LEN_MAX).collect();
+        let [peer_private_data, own_private_data] = private_data.map(start);
+        TracedConnection { connection, peer: peer.clone(), own_address, peer_private_data, own_private_data }
+    }
 }
 
 /// A message of a [`Recording`].
@@ -148,7 +177,7 @@ impl Recording {
             EntryKind::Plain(way, credits) => (way, Some(credits)),
         };
         let start = self.octets.len();
-        let mut len = entry.len;
+        let mut len = entry.len.saturating_add(entry.behind);
         let kept = &entry.octets[..RECORDED_LEN_MAX.min(entry.len as usize)];
         if let Some(credits) = header {
             let xid = kept.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
@@ -156,7 +185,7 @@ impl Recording {
             // It has room for that, and nothing else.
             let _ = rpcrdma::emit_plain(&mut message, xid, credits);
             self.octets.extend(message);
-            len += message.len() as u32;
+            len = len.saturating_add(message.len() as u32);
         }
         self.octets.extend(kept);
         let kept = (self.octets.len() - start) as u32;
@@ -216,7 +245,7 @@ impl Recorder {
         let entry = &mut self.entries[at];
         (entry.time, entry.connection, entry.kind) = (time, connection, kind);
         entry.invalidated = None;
-        entry.len = octets.len() as u32;
+        (entry.len, entry.behind) = (octets.len() as u32, 0);
         let kept = octets.len().min(RECORDED_LEN_MAX);
         entry.octets[..kept].copy_from_slice(&octets[..kept]);
         entry
@@ -260,11 +289,10 @@ impl Recorder {
     #[inline(never)]
     pub(crate) fn lengthen_last(&mut self, more: u32) {
         let last = self.last();
-        last.len = last.len.saturating_add(more);
+        last.behind = last.behind.saturating_add(more);
     }
 
     /// The message that was recorded last was not sent.
-    #[cold]
     fn take_last_back(&mut self) {
         self.last().kind = EntryKind::Empty;
         self.next = self.next.checked_sub(1).unwrap_or(self.entries.len() - 1);
@@ -291,7 +319,7 @@ impl Recorder {
         last.into_iter().chain(before).find(|known| known.connection == id)
     }
 
-    /// Copies the messages of all connections, or of one.
+    /// Copies the messages of all connections, or the last [`BAD_END_MESSAGES_MAX`] of one.
     fn copy(&self, now: Duration, only: Option<ConnectionId>) -> Recording {
         let mut recording = Recording { fabric: self.fabric, time: now, ..Recording::default() };
         let (newer, older) = self.entries.split_at(self.next);
@@ -306,8 +334,12 @@ impl Recorder {
             recording.connections.binary_search_by_key(&key(id), |known| key(known.connection)).is_ok()
         };
         let wanted: Vec<&Entry> = entries().filter(|entry| known(entry.connection)).collect();
+        let most = only.map_or(wanted.len(), |_| BAD_END_MESSAGES_MAX);
+        let wanted = &wanted[wanted.len().saturating_sub(most)..];
+        let kept = |entry: &&Entry| rpcrdma::HEADER_LEN_MIN + RECORDED_LEN_MAX.min(entry.len as usize);
         recording.messages.reserve_exact(wanted.len());
-        wanted.into_iter().for_each(|entry| recording.push(entry));
+        recording.octets.reserve_exact(wanted.iter().map(kept).sum());
+        wanted.iter().for_each(|entry| recording.push(entry));
         recording
     }
 }
@@ -325,13 +357,13 @@ fn is_bad(reason: &CloseReason) -> bool {
 
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Records from now on the first [`RECORDED_LEN_MAX`] octets of each of the last `messages` messages, at least 2, on connections
-    /// that peers open. `take_bad_end` gets those of a connection that ended badly, as soon as it is gone: one such connection a second at
-    /// most. It runs within a pass, so it should only hand them on.
+    /// that peers open. `take_bad_end` gets the last ones of a connection that ended badly, 512 at most, as soon as it is gone: one such
+    /// connection a second at most. It runs within a pass, so it should only hand them on.
     ///
     /// To be called before the engine listens: connections that are there already are not recorded.
     pub fn record(&mut self, messages: u32, take_bad_end: impl FnMut(BadEnd) + 'static) {
         let recorder = Recorder {
-            entries: vec![Entry::EMPTY; messages.max(2) as usize].into_boxed_slice(),
+            entries: vec![Entry::EMPTY; messages.max(MESSAGES_MIN) as usize].into_boxed_slice(),
             next: 0,
             connections: Vec::new(),
             ended: Vec::with_capacity(ENDED_MAX),
@@ -349,27 +381,25 @@ impl<P: Provider, S: Services> Engine<P, S> {
     }
 }
 
-/// Octets of memory that a recorder of `messages` takes, with `connections` at once.
+/// Octets of memory that a recorder of `messages` takes, with `connections` at once; and the copies of its messages: a
+/// [`Recording`] and the file that is made of it, and as much for two [`BadEnd`]s.
 #[must_use]
 pub fn recorder_len(messages: u32, connections: u32) -> usize {
+    let messages = messages.max(MESSAGES_MIN) as usize;
     let known = connections as usize + ENDED_MAX;
+    let copied = 2 * messages + 4 * messages.min(BAD_END_MESSAGES_MAX);
     size_of::<Recorder>()
-        + messages as usize * size_of::<Entry>()
+        + messages * size_of::<Entry>()
+        + copied * COPIED_LEN
         + known * (size_of::<TracedConnection>() + size_of::<Box<TracedConnection>>())
 }
 
 impl EngineState {
     /// A peer's connection is accepted, with this private data of both sides.
-    #[cold]
-    pub(crate) fn note_set_up(&mut self, connection: ConnectionId, peer: &Peer, theirs: &[u8], own: &[u8]) {
-        let Some(recorder) = &mut self.recorder else { return };
-        let start = |octets: &[u8]| octets.iter().copied().take(PRIVATE_DATA_LEN_MAX).collect();
-        recorder.open(TracedConnection {
-            connection,
-            peer: peer.clone(),
-            peer_private_data: start(theirs),
-            own_private_data: start(own),
-        });
+    pub(crate) fn note_set_up(&mut self, opened: TracedConnection) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.open(opened);
+        }
     }
 
     /// A connection is gone: hands its messages over if its end was bad.
