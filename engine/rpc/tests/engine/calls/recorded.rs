@@ -3,7 +3,7 @@
 use stag_fabric::sim::{FaultPlan, Odds, World};
 use stag_rpc::{Chunks, Engine, RECORDED_LEN_MAX, Recording};
 
-use crate::support::program::{ECHO, GET, PUT, pattern};
+use crate::support::program::{ECHO, GET, GET_ONE, PUT, PUT_ONE, pattern};
 use crate::support::{Bench, IS_VERSION_2, bytes, chunked, opaque, request, request_for, small, words};
 
 const WAYS: [Odds; 3] = [Odds::NEVER, Odds::one_in(2), Odds::ALWAYS];
@@ -123,6 +123,39 @@ fn messages_with_chunks_are_recorded() {
             assert!(message.len < 300, "{message:?}");
         }
         assert!(has(put.octets, &4096_u32.to_be_bytes()) && has(get.octets, &4096_u32.to_be_bytes()));
+        bench.close();
+    }
+}
+
+/// A place of the ring is used again: of a message whose end lies elsewhere, nothing else stands in the place of that end.
+#[test]
+fn a_message_whose_end_is_elsewhere_has_no_octets_of_another() {
+    for in_place in WAYS {
+        let plan = FaultPlan { in_place, ..FaultPlan::default() };
+        let mut bench = Bench::in_world(World::new(1, plan), small(), small(), 1);
+        bench.server.engine.record(4, |end| panic!("{end:?}"));
+        bench.establish();
+        let marks = [0xee; RECORDED_LEN_MAX];
+        for _ in 0..4 {
+            bench.call(request(ECHO), Chunks::default(), |writer| writer.opaque(&marks));
+        }
+        let data = bench.clients[0].data(&pattern(3, 4096));
+        bench.call(request(PUT_ONE), Chunks::read(data), |writer| {
+            writer.u32(1)?;
+            writer.eligible_opaque_reduced(4096).map(drop)
+        });
+        let space = bench.clients[0].space(4096);
+        bench.call(request_for(GET_ONE, 100), Chunks::write(space), |writer| words(writer, &[9, 1, 4096]));
+        let recording = recording(&bench);
+        let messages: Vec<_> = recording.messages().collect();
+        let [put, _, _, reply] = &messages[..] else { panic!("{messages:?}") };
+        for message in [put, reply] {
+            // In version 2 the data is in the message itself.
+            assert_eq!(message.len > 4096, IS_VERSION_2, "{message:?}");
+        }
+        for message in messages {
+            assert!(!has(message.octets, &[0xee; 4]), "{message:?}");
+        }
         bench.close();
     }
 }
