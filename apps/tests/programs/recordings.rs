@@ -95,6 +95,12 @@ fn what_is_recorded_opens_in_stag_dump() {
         assert_eq!(totals["totals"]["violations"], 0, "{totals}");
         assert!(totals["totals"]["connections"].as_u64() >= Some(3), "one for each command: {totals}");
         assert_eq!(totals["totals"]["unanswered"], 0, "{totals}");
+        // The server has the address that the client reached it at.
+        let port = recorded.server.url.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(20049);
+        let server = format!("127.0.0.1:{port}");
+        for connection in totals["totals"]["connection_list"].as_array().unwrap() {
+            assert_eq!(connection["server"], server, "{connection}");
+        }
         let vers: Vec<_> = objects.iter().map(|object| object["vers"].as_u64().unwrap()).collect();
         assert!(vers.contains(if protocol == "1" { &1 } else { &2 }), "{vers:?}");
         let (_, status) = recorded.server.stop();
