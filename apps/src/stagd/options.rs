@@ -81,7 +81,7 @@ pub struct StagdOptions {
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
-    /// Core to run on: as `cores` with one
+    /// The same as `--cores` with one core
     #[arg(long, value_name = "N", hide = true)]
     pub core: Option<usize>,
     /// Cores to run on: 2, 2-9 [default: a free one]
