@@ -5,8 +5,8 @@
 //! function that [`Engine::record`] was given.
 //!
 //! ```text
-//!  taken   shown in place: Taker (in_place.rs) | as a completion: Engine::complete
-//!  sent    in place: Taker | from a buffer: Core::post_send | at once: pushing.rs | built where it leaves: carrying.rs, making.rs
+//!  taken   shown in place: RecordingTaker (in_place.rs) | as a completion: Engine::complete
+//!  sent    in place: RecordingTaker | from a buffer: Core::post_send | at once: pushing.rs | built where it leaves: carrying.rs
 //! ```
 //!
 //! Not recorded: RDMA Reads and Writes, RPC over TCP, and the connections that this engine opened as a client.
@@ -444,6 +444,17 @@ impl EngineState {
     }
 }
 
+impl EngineState {
+    /// The Send that was recorded last was refused.
+    #[cold]
+    #[inline(never)]
+    fn note_unsent(&mut self) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.take_last_back();
+        }
+    }
+}
+
 fn octets_of(pieces: &GatheredPieces) -> u32 {
     pieces.iter().map(|piece| piece.len() as u32).sum()
 }
@@ -456,29 +467,12 @@ impl<P: Provider> Core<P> {
         id: ConnectionId,
         request: SendRequest,
     ) -> Result<(), Refused<SendRequest>> {
-        if self.state.recorder.is_some() {
-            return self.post_send_recorded(id, request);
-        }
-        self.provider.post_send(id, request)
-    }
-
-    // Not inline: each of its callers would be the longer for it.
-    #[cold]
-    #[inline(never)]
-    fn post_send_recorded(
-        &mut self,
-        id: ConnectionId,
-        request: SendRequest,
-    ) -> Result<(), Refused<SendRequest>> {
-        let now = self.state.now;
         if let Some(recorder) = &mut self.state.recorder {
-            recorder.note(now, id, Way::Sent, &request.buf, request.invalidate);
+            recorder.note(self.state.now, id, Way::Sent, &request.buf, request.invalidate);
         }
         let posted = self.provider.post_send(id, request);
-        if posted.is_err()
-            && let Some(recorder) = &mut self.state.recorder
-        {
-            recorder.take_last_back();
+        if posted.is_err() {
+            self.state.note_unsent();
         }
         posted
     }

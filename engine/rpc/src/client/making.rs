@@ -20,7 +20,6 @@ use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
 use crate::client::offering::{WriteCounts, segment, write_buf};
 use crate::client::slot::{CallKind, CallMemory, Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
-use crate::recorder::Way;
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::{Core, EngineState};
 use crate::version2::making::{EncodedCall, Made};
@@ -179,7 +178,8 @@ impl Calling {
             return Err(CallRefused::NoMemory);
         }
         let is_made = if is_plain {
-            self.make_plain(core, making, &encode)
+            // What is built where it leaves cannot be recorded.
+            core.recorder.is_none() && self.make_plain(core, making, &encode)
         } else {
             self.make_single(core, making, chunks, &encode)?
         };
@@ -208,11 +208,7 @@ impl Calling {
                 self.keep_apart(making, &space[..len], &[], &Chunks::default());
             }
             self.occupy(state, making);
-            let credits = self.requester.emit_plain(making.call);
-            if let Some(recorder) = &mut state.recorder {
-                recorder.note_plain(state.now, making.id, Way::Sent, (credits, &space[..len]));
-            }
-            Some((credits, len))
+            Some((self.requester.emit_plain(making.call), len))
         });
         if is_sent {
             state.statistics.calls_sent += 1;
