@@ -3,6 +3,8 @@
 #
 #   ci/wire.sh [--inside]
 #
+# The server records the session too (stagd --record), and what `stag admin record` writes is checked in the same way.
+#
 # tshark must decode all of it: as many messages as `stag dump` finds, every CRC good, nothing malformed but READ Replies, whose
 # data went by Write chunk (tshark 4.0 does not put it back). And `stag dump` must find no broken rule. A line for each check,
 # `ok` or `FAILED`, and `N passed, N failed, N skipped` at the end. It needs root, for packages and a network namespace; if
@@ -93,7 +95,7 @@ for crc in true false; do
     : >"$work/stagd"
     # tshark knows version 1.
     "$stagd" --export mem:/data,root_squash=no --listen iwarp://127.0.0.1:20049 --crc "$crc" --memory 128M --poll adaptive --protocol 1 \
-        >"$work/stagd" 2>&1 &
+        --record 16384 --control "$work/control" >"$work/stagd" 2>&1 &
     server=$!
     for _ in $(seq $((100 * STAG_SLOWNESS))); do grep -q '^ready' "$work/stagd" && break; sleep 0.1; done
 
@@ -103,6 +105,8 @@ for crc in true false; do
     else
         failed=$((failed + 1)); echo "FAILED session"; tail -n 20 "$work/session" "$work/stagd" | sed 's/^/    /'
     fi
+    recording=$out/recording-$crc.pcapng
+    "$stag" admin --socket "$work/control" record >"$recording" 2>"$work/record"
     kill -TERM $server; wait $server; server=''
     sleep 1
     kill -INT $capture; wait $capture; capture=''
@@ -127,6 +131,19 @@ for crc in true false; do
     fi
     check "no rule is broken" "" "$stag" dump -q "$file"
     check "every Call has its Reply" "$(count paired)" same "$(count calls)" "$(count paired)"
+
+    # The server's own recording. Frames of which it has only the start end in the midst of a value: malformed to tshark.
+    ours=$("$stag" dump --json -q "$recording" | tail -n 1)
+    theirs=$(tshark -r "$recording" -Y rpcordma -T fields -e rpcordma.xid 2>/dev/null | grep -c 0x)
+    check "tshark finds as many messages in the recording as stag dump" "$theirs" same "$theirs" "$(count messages)"
+    check "there are messages in the recording" "" test "$theirs" -gt 100
+    malformed=$(tshark -r "$recording" -Y '_ws.malformed && frame.cap_len == frame.len && !(rpc.msgtyp == 1 && nfs.procedure_v3 == 6)' 2>/dev/null |
+        tee "$work/malformed" | wc -l)
+    check "nothing in it is malformed but READ Replies and what is cut" "" same "$malformed" 0
+    [ "$malformed" = 0 ] || head -n 5 "$work/malformed" | sed 's/^/    /'
+    replies=$(tshark -r "$recording" -Y 'nfs && rpc.msgtyp == 1' 2>/dev/null | wc -l)
+    check "tshark knows what the Replies answer" "$replies" test "$replies" -gt 40
+    check "no rule is broken in the recording" "" "$stag" dump -q "$recording"
 done
 
 echo

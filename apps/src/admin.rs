@@ -1,7 +1,7 @@
 //! The control socket of `stagd`: what is asked there, what is answered, and how a client asks.
 //!
 //! A client connects to a Unix socket, writes one [`AdminRequest`] as a line of JSON, and reads one [`AdminReply`] as a line of
-//! JSON. Then the server closes the connection. Only the server's user and root are answered.
+//! JSON; behind [`AdminReply::Recording`] octets follow. Then the server closes the connection. Only the server's user and root are answered.
 
 use std::env;
 use std::fs;
@@ -32,6 +32,9 @@ pub const REQUEST_LEN_MAX: u64 = 64 << 10;
 
 /// Octets of a reply that are read at most.
 const REPLY_LEN_MAX: u64 = 64 << 20;
+
+/// Octets of a recording that are read at most: beyond what all cores record.
+const RECORDING_LEN_MAX: u64 = 1 << 30;
 
 /// What a server can be asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -76,6 +79,8 @@ pub enum AdminRequest {
         /// As in the variable `STAG_LOG`.
         filter: String,
     },
+    /// For the messages that are recorded.
+    Record,
     /// To stop in order.
     Stop,
 }
@@ -94,6 +99,11 @@ pub enum AdminReply {
         changed: Vec<String>,
         /// What would change with a restart.
         restart: Vec<String>,
+    },
+    /// To [`AdminRequest::Record`]: a capture (pcapng) of this number of octets follows the line.
+    Recording {
+        /// The number.
+        octets: u64,
     },
     /// It did that.
     Done(String),
@@ -388,27 +398,57 @@ pub fn only_socket() -> Result<PathBuf, CommandFailure> {
 ///
 /// It cannot be reached, does not answer in time, or refuses.
 pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply, CommandFailure> {
-    let fail = |problem: &dyn std::fmt::Display| {
-        CommandFailure::run(format_args!("control socket {}: {problem}", socket.display()))
+    exchange(socket, request).map(|(reply, _)| reply)
+}
+
+/// Asks the server at a socket for what it recorded: a capture.
+///
+/// # Errors
+///
+/// As [`ask`]; and what came is not all of it.
+pub fn ask_for_recording(socket: &Path) -> Result<Vec<u8>, CommandFailure> {
+    let (reply, rest) = exchange(socket, &AdminRequest::Record)?;
+    let AdminReply::Recording { octets } = reply else {
+        return Err(failed(socket, &"an answer to something else"));
     };
-    let exchange = || -> std::io::Result<String> {
+    let mut capture = Vec::new();
+    let read = rest.take(octets.min(RECORDING_LEN_MAX)).read_to_end(&mut capture);
+    read.map_err(|error| failed(socket, &error))?;
+    if capture.len() as u64 != octets {
+        let problem = format_args!("{} octets of a recording of {octets}; ask again", capture.len());
+        return Err(failed(socket, &problem));
+    }
+    Ok(capture)
+}
+
+fn failed(socket: &Path, problem: &dyn std::fmt::Display) -> CommandFailure {
+    CommandFailure::run(format_args!("control socket {}: {problem}", socket.display()))
+}
+
+/// Asks the server at a socket. Returns its reply, and the connection from which the octets behind the reply's line can be read.
+fn exchange(
+    socket: &Path,
+    request: &AdminRequest,
+) -> Result<(AdminReply, BufReader<UnixStream>), CommandFailure> {
+    let fail = |problem: &dyn std::fmt::Display| failed(socket, problem);
+    let exchange = || -> std::io::Result<(String, BufReader<UnixStream>)> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
         stream.write_all(line.as_bytes())?;
-        let mut reply = String::new();
-        BufReader::new(stream.take(REPLY_LEN_MAX)).read_line(&mut reply)?;
-        Ok(reply)
+        let (mut reply, mut stream) = (String::new(), BufReader::new(stream));
+        stream.by_ref().take(REPLY_LEN_MAX).read_line(&mut reply)?;
+        Ok((reply, stream))
     };
-    let reply = exchange().map_err(|error| fail(&error))?;
+    let (reply, rest) = exchange().map_err(|error| fail(&error))?;
     if reply.is_empty() {
         return Err(fail(&"the server closed the connection without an answer"));
     }
     match serde_json::from_str(&reply).map_err(|error| fail(&error))? {
         AdminReply::Refused(why) => Err(fail(&why)),
-        reply => Ok(reply),
+        reply => Ok((reply, rest)),
     }
 }
 
@@ -421,6 +461,7 @@ mod tests {
     fn requests_are_plain_words() {
         let written = |request| serde_json::to_string(&request).unwrap();
         assert_eq!(written(AdminRequest::Stats), r#"{"do":"stats"}"#);
+        assert_eq!(written(AdminRequest::Record), r#"{"do":"record"}"#);
         let evict = AdminRequest::Evict { client: "10.0.0.7".to_owned() };
         assert_eq!(written(evict), r#"{"do":"evict","client":"10.0.0.7"}"#);
         assert_eq!(serde_json::from_str::<AdminRequest>(r#"{"do":"stop"}"#).unwrap(), AdminRequest::Stop);

@@ -35,6 +35,7 @@ mod plan;
 mod privileges;
 mod progress;
 mod reactor;
+mod recordings;
 mod registration;
 mod report;
 mod serve;

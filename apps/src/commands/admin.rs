@@ -2,13 +2,16 @@
 
 mod changes;
 
-use std::path::PathBuf;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::admin::{AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, only_socket};
+use crate::admin::{
+    AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, ask_for_recording, only_socket,
+};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Delay, Size, Time, count};
@@ -48,6 +51,8 @@ enum What {
         /// As in the variable STAG_LOG
         filter: String,
     },
+    /// Writes the last messages as a capture: > x.pcapng
+    Record,
     /// Reads the configuration file again
     Reload,
     /// Takes no more connections; stops after the last
@@ -108,6 +113,7 @@ impl Admin {
             What::Evict { client } => AdminRequest::Evict { client: client.clone() },
             What::Log { filter } => AdminRequest::Log { filter: filter.clone() },
             What::Exports { change: Some(change) } => change.request(),
+            What::Record => return record(&self.socket()?, out),
             What::Reload => return changes::reload(&self.socket()?, out),
             What::Drain { limit } => return changes::drain(&self.socket()?, *limit, out),
             What::Stop => AdminRequest::Stop,
@@ -119,6 +125,16 @@ impl Admin {
         }
         Ok(())
     }
+}
+
+/// Writes what the server recorded to standard output, as it is.
+fn record(socket: &Path, out: &mut Output) -> Result<(), CommandFailure> {
+    if io::stdout().is_terminal() {
+        return Err(CommandFailure::usage(
+            "the recording is a binary file, and standard output is a terminal; stag admin record > x.pcapng",
+        ));
+    }
+    out.bytes(&ask_for_recording(socket)?)
 }
 
 fn clients(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {

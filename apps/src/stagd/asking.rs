@@ -7,7 +7,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use stag::fabric::Peer;
 use stag::nfs::export::{Export, RateLimits, RateWaits};
 use stag::nfs::server::OperationStatistics;
-use stag::rpc::{ProcedureStatistics, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
+use stag::rpc::{ProcedureStatistics, Recording, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 
 use super::holdings::Holdings;
@@ -28,6 +28,9 @@ pub(super) type EvictedSender = SyncSender<usize>;
 
 /// Where a reactor says who holds what there.
 pub(super) type HoldingsSender = SyncSender<Holdings>;
+
+/// Where a reactor sends a copy of what it recorded; `None`: it records nothing.
+pub(super) type RecordingSender = SyncSender<Option<Recording>>;
 
 /// The reactors of this server, as other threads ask them.
 #[derive(Clone)]
@@ -79,6 +82,17 @@ impl Reactors {
             sum.add(receiver.recv_timeout(PATIENCE).ok()?);
         }
         Some(sum.state())
+    }
+
+    /// Asks all for what they recorded. `None`: a core did not answer in time. Empty: nothing is recorded.
+    pub(super) fn recordings(&self) -> Option<Vec<Recording>> {
+        let (sender, receiver) = sync_channel(self.senders.len());
+        for reactor in &self.senders {
+            reactor.send(Request::Record(sender.clone())).ok()?;
+        }
+        drop(sender);
+        let found = self.senders.iter().map(|_| receiver.recv_timeout(PATIENCE).ok());
+        Some(found.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect())
     }
 
     /// Asks all to disconnect a client. Returns how many connections ended.

@@ -16,6 +16,7 @@ use super::asking::Reactors;
 use super::draining;
 use super::holdings::read_id;
 use super::live::Reloaded;
+use super::recordings;
 use crate::admin::{
     AdminReply, AdminRequest, PATIENCE, REQUEST_LEN_MAX, is_abandoned, remove_abandoned_sockets,
     usual_sockets,
@@ -106,26 +107,29 @@ fn answer(stream: &UnixStream, reactors: &Reactors, stop: &StopFlag) -> io::Resu
     stream.set_write_timeout(Some(PATIENCE))?;
     let user = socket_peercred(stream)?.uid;
     let own = geteuid();
+    let mut behind = Vec::new();
     let reply = if user != own && !user.is_root() {
         AdminReply::Refused(format!("user {} may not; users {} and 0 may", user.as_raw(), own.as_raw()))
     } else {
         let mut line = String::new();
         BufReader::new(stream.take(REQUEST_LEN_MAX)).read_line(&mut line)?;
         match serde_json::from_str(&line) {
-            Ok(request) => act(request, reactors, stop),
+            Ok(request) => act(request, reactors, stop, &mut behind),
             Err(error) => AdminReply::Refused(format!("not a request: {error}")),
         }
     };
     let mut text = serde_json::to_string(&reply)?;
     text.push('\n');
-    (&mut &*stream).write_all(text.as_bytes())
+    (&mut &*stream).write_all(text.as_bytes())?;
+    (&mut &*stream).write_all(&behind)
 }
 
 fn done(outcome: Result<String, String>) -> AdminReply {
     outcome.map_or_else(AdminReply::Refused, AdminReply::Done)
 }
 
-fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminReply {
+/// Does what is asked. Octets that follow the reply's line are put into `behind`.
+fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag, behind: &mut Vec<u8>) -> AdminReply {
     match request {
         AdminRequest::Stats => match reactors.state() {
             Some(state) => AdminReply::Stats(Box::new(state)),
@@ -154,6 +158,13 @@ fn act(request: AdminRequest, reactors: &Reactors, stop: &StopFlag) -> AdminRepl
                     .map(|()| "takes no more connections, and stops when the last one has ended".to_owned()),
             )
         }
+        AdminRequest::Record => match recordings::capture_of(reactors) {
+            Ok(capture) => {
+                *behind = capture;
+                AdminReply::Recording { octets: behind.len() as u64 }
+            }
+            Err(problem) => AdminReply::Refused(problem),
+        },
         AdminRequest::Stop => {
             stop.request();
             AdminReply::Done("stops in order".to_owned())

@@ -196,7 +196,7 @@ fn claim_each(
             Claimed::Own(claim) => held.push(claim),
             Claimed::Unknown => {}
             Claimed::Taken(holder) if list.len() == 1 => {
-                warnings.push(shared(*core, &holder, "choose another core, or leave --core out"));
+                warnings.push(shared(*core, &holder, "choose another core, or leave --cores out"));
             }
             Claimed::Taken(holder) if only_looked_at => {
                 warnings.push(format!("{core}: {holder} runs there; a server cannot start there now"));

@@ -371,6 +371,7 @@ fn fixed_settings(one: &Settings, other: &Settings) -> Vec<String> {
         poll,
         pages,
         state_dir,
+        record,
         grace,
         control,
         metrics,

@@ -81,10 +81,10 @@ pub struct StagdOptions {
     /// Register the programs with rpcbind
     #[arg(long)]
     pub rpcbind: bool,
-    /// Core to run on [default: a free one]
-    #[arg(long, value_name = "N")]
+    /// The same as `--cores` with one core
+    #[arg(long, value_name = "N", hide = true)]
     pub core: Option<usize>,
-    /// Cores to run on, as one server: 2-9
+    /// Cores to run on: 2, 2-9 [default: a free one]
     #[arg(long, value_name = "LIST", conflicts_with = "core")]
     pub cores: Option<CoreList>,
     /// busy or adaptive [default: adaptive]
@@ -105,6 +105,9 @@ pub struct StagdOptions {
     /// Socket of stag admin [default: in /run/stag]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
+    /// Messages that each core records [default: 0]
+    #[arg(long, value_name = "MESSAGES")]
+    pub record: Option<u32>,
     /// Log each Call that waits this long: 50ms
     #[arg(long, value_name = "TIME")]
     pub slow: Option<Delay>,
@@ -163,6 +166,7 @@ impl StagdOptions {
             grace: flags.grace.or(file.grace),
             metrics: flags.metrics.or(file.metrics),
             control: flags.control.or(file.control),
+            record: flags.record.or(file.record),
             slow: flags.slow.or(file.slow),
             log_format: flags.log_format.or(file.log_format),
             config: flags.config,

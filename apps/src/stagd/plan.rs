@@ -7,6 +7,7 @@ use stag::memory::{Pool, PriceList};
 use stag::nfs::server::{Config4, LockingConfig};
 use stag::rpc::{
     CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
+    recorder_len,
 };
 use stag::state::LockConfig;
 use stag::state::client::ClientConfig;
@@ -454,7 +455,12 @@ impl Plan {
         let duplicates = engine.duplicates_len() as u64;
         let long = LONG_REPLY_LEN_MAX as u64 + u64::from(engine.chunk_len_max);
         let lists = (engine.lists_len(listed) + (cores - 1) * engine.lists_len(0)) as u64;
+        let recorder = match settings.record {
+            0 => 0,
+            messages => recorder_len(messages, engine.connections_max) as u64,
+        };
         let fixed = (connection_len * connections
+            + recorder
             + call_len * calls
             + stream_len * streams
             + duplicates
@@ -543,6 +549,9 @@ impl Plan {
         }
         if target_pages > 0 {
             prices.add("Receives of version 2, in pages", PAGE_LEN as u64, target_pages as u64);
+        }
+        if recorder > 0 {
+            prices.add("messages that are recorded", recorder, many);
         }
         if cores > 1 {
             prices.add("lanes between cores", lanes, 1);

@@ -104,6 +104,7 @@ impl<P: Served> ServedReactor<'_, P> {
                         let _ = to.try_send(Holdings::take(programs, &self.locking, now));
                     }
                 }
+                Request::Record(to) => _ = to.try_send(self.engine.recording()),
                 Request::EvictClient(client, to) => _ = to.try_send(self.evict_client(client).into()),
                 Request::Change(change, to) => _ = to.try_send(self.change(change)),
             }

@@ -24,6 +24,7 @@ use super::live::LiveSettings;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
 use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
+use super::recordings::BadEnds;
 use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
@@ -120,6 +121,10 @@ impl Server<'_> {
         let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
         let asked = Reactors { senders, cores: cores.clone(), times: reactors.statistics(), live };
         let mut notes = place.notes.clone();
+        let bad_ends = match settings.record {
+            0 => None,
+            _ => BadEnds::start(settings.state_dir.as_deref(), &mut notes)?,
+        };
         // Each is there before the server says that it is ready, and answers when its reactors run.
         let control = ControlSocket::listen(settings.control.as_deref(), &mut notes)?;
         let control = control.map(|socket| socket.serve(asked.clone(), stop.clone())).transpose()?;
@@ -129,6 +134,7 @@ impl Server<'_> {
         supervisor::watch(asked, stop.clone())?;
         let shared = Shared::<P> {
             notes,
+            bad_ends,
             settings,
             plan,
             place,
@@ -176,6 +182,8 @@ struct Shared<'a, P: Provider> {
     place: &'a Place,
     /// What it stepped down from, and why.
     notes: Vec<String>,
+    /// Where the last messages of connections go that end badly, if they are kept.
+    bad_ends: Option<BadEnds>,
     holders: Vec<Option<String>>,
     /// The memory of all pools.
     arena: &'a Arena,
@@ -219,6 +227,14 @@ impl<P: Served> Shared<'_, P> {
         let ledger = reactor::ledger(&pools);
         let mut engine = Engine::new(provider, services, pools, plan.engine, random_seed())
             .map_err(CommandFailure::run)?;
+        if settings.record > 0 {
+            let bad_ends = self.bad_ends.clone();
+            engine.record(settings.record, move |end| {
+                if let Some(bad_ends) = &bad_ends {
+                    bad_ends.keep(end);
+                }
+            });
+        }
         if !settings.weights.is_empty() {
             let weights = settings.weights.clone();
             engine.set_client_weights(move |peer| weight_of(&weights, peer));

@@ -77,6 +77,8 @@ pub struct Settings {
     pub control: Option<PathBuf>,
     /// Where metrics are served.
     pub metrics: Option<String>,
+    /// Messages that each core records; 0: none.
+    pub record: u32,
     /// Calls whose answer takes at least this long are logged.
     pub slow: Option<Duration>,
     /// How lines of the log are written.
@@ -94,6 +96,9 @@ const INLINE_THRESHOLD: std::ops::RangeInclusive<u64> = 1 << 10..=256 << 10;
 
 /// More than any client uses, and few enough that the Receives of a few connections fit.
 const CREDITS: std::ops::RangeInclusive<u32> = 1..=1024;
+
+/// Above, copying what is recorded would hold a core up for some milliseconds.
+const RECORD_MAX: u32 = 16_384;
 
 /// What one reactor can poll.
 const CONNECTIONS: std::ops::RangeInclusive<u32> = 1..=65_536;
@@ -149,6 +154,12 @@ impl Settings {
                 Size(*INLINE_THRESHOLD.end()),
             )));
         }
+        let record = options.record.unwrap_or(0);
+        if record > RECORD_MAX {
+            return Err(CommandFailure::usage(format_args!(
+                "--record {record}: it must be 0 to {RECORD_MAX}; 1024 is usual"
+            )));
+        }
         let credits = within("--credits", options.credits, CREDITS)?;
         let connections_max = within("--connections-max", options.connections_max, CONNECTIONS)?;
         Ok(Settings {
@@ -179,6 +190,7 @@ impl Settings {
             grace: Duration::from_secs(options.grace.unwrap_or(50).into()),
             control: options.control,
             metrics: options.metrics,
+            record,
             slow: options.slow.map(|slow| slow.0),
             log_format: options.log_format.unwrap_or_default(),
         })
@@ -201,7 +213,7 @@ fn within(
 
 /// Refuses what no place where it listens has a use for.
 fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
-    let flags: [Flag; 11] = [
+    let flags: [Flag; 12] = [
         ("--weight", !options.weight.is_empty(), &["shm", "iwarp", "verbs"]),
         ("--shm-allow", !options.shm_allow.is_empty(), &["shm"]),
         ("--crc", options.crc.is_some(), &["iwarp"]),
@@ -212,6 +224,7 @@ fn check_flags(options: &StagdOptions) -> Result<(), CommandFailure> {
         ("--protocol", options.protocol.is_some(), &["shm", "iwarp", "verbs"]),
         ("--placement", options.placement.is_some(), &["shm", "iwarp", "verbs"]),
         ("--reliable-reply", options.reliable_reply, &["shm", "iwarp", "verbs"]),
+        ("--record", options.record.is_some_and(|record| record > 0), &["shm", "iwarp", "verbs"]),
         ("--rpcbind", options.rpcbind, &["iwarp", "verbs", "tcp"]),
     ];
     let used: Vec<&str> = options.listen.iter().map(Listen::scheme).collect();

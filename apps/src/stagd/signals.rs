@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
-use super::asking::{EvictedSender, HoldingsSender, SnapshotSender};
+use super::asking::{EvictedSender, HoldingsSender, RecordingSender, SnapshotSender};
 use super::live::{ChangedSender, LiveChange, LiveSettings, Reloaded};
 use super::report::{self, Snapshot};
 use crate::failure::CommandFailure;
@@ -41,6 +41,8 @@ pub(super) enum Request {
     Evict(String, EvictedSender),
     /// Who holds which opens and locks, to be sent there.
     Holdings(HoldingsSender),
+    /// What is recorded there, to be sent there.
+    Record(RecordingSender),
     /// The end of this client of NFS version 4. Whether it was known there is sent there: 1 or 0.
     EvictClient(u64, EvictedSender),
     /// A change of what is served. What became of it is sent there.

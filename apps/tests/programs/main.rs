@@ -22,6 +22,7 @@ mod other_servers;
 mod package;
 mod perf;
 mod planning;
+mod recordings;
 mod replay;
 mod restart;
 mod server;

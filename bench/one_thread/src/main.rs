@@ -15,6 +15,8 @@
 //!
 //! `KIND+second`: both ends speak version 2, with data in the messages.
 //!
+//! `KIND+recorded`: the server records the last 1024 messages.
+//!
 //! `KIND+both`: the server has called the client on the same connection before (RFC 8167).
 //!
 //! IDLE more connections carry no Call: their cost for a pass shows against a run without. READ and WRITE are of LENGTH octets
@@ -185,15 +187,35 @@ fn target(connection: ConnectionId, credentials: Credentials<'_>) -> Target<'_> 
     Target { connection, credentials, timeout: Duration::from_secs(1) }
 }
 
+/// What is behind the `+` of a kind.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Plain,
+    Carried,
+    Second,
+    Recorded,
+    Both,
+}
+
+impl Way {
+    fn of(kind: &str) -> Way {
+        match kind.split_once('+') {
+            Some((_, "carried")) => Way::Carried,
+            Some((_, "second")) => Way::Second,
+            Some((_, "recorded")) => Way::Recorded,
+            Some((_, "both")) => Way::Both,
+            _ => Way::Plain,
+        }
+    }
+}
+
 /// Calls that are counted, outstanding at once, the time between turns, and connections that carry none.
 #[derive(Clone, Copy)]
 struct Load {
     count: u64,
     depth: u64,
     pause: Duration,
-    is_carried: bool,
-    is_version2: bool,
-    goes_both_ways: bool,
+    way: Way,
     idle: u32,
 }
 
@@ -222,7 +244,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, getattr4, read4 or write4 without +, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+recorded|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, getattr4, read4 or write4 without +, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 
@@ -234,9 +256,7 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
         depth,
         pause: Duration::ZERO,
         idle: 0,
-        is_carried: words.get(3).is_some_and(|kind| kind.ends_with("+carried")),
-        is_version2: words.get(3).is_some_and(|kind| kind.ends_with("+second")),
-        goes_both_ways: words.get(3).is_some_and(|kind| kind.ends_with("+both")),
+        way: words.get(3).map_or(Way::Plain, |kind| Way::of(kind)),
     };
     let load = if words[0] == "device" { load } else { Load { idle: number(4, 0)?.try_into()?, ..load } };
     // One more of each than connections, so that no connection waits for a slot.
@@ -276,11 +296,11 @@ fn run(words: &[&str], kind: impl Kind) -> Result<()> {
 
 fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind: impl Kind) -> Result<()> {
     let (connections_max, receives_max) = (1 + load.idle, 80 + RECEIVES_IDLE * load.idle);
-    let (protocol, placement) = match load.is_version2 {
+    let (protocol, placement) = match load.way == Way::Second {
         true => (ProtocolChoice::Auto, PlacementChoice::Send),
         false => (ProtocolChoice::One, PlacementChoice::Auto),
     };
-    let reverse_credits = if load.goes_both_ways { 4 } else { 0 };
+    let reverse_credits = if load.way == Way::Both { 4 } else { 0 };
     let config = EngineConfig {
         connections_max,
         receives_max,
@@ -302,7 +322,7 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     providers[1].register(&memory[2].arena)?;
     let [client, server, home] = providers;
     let mut client = Engine::new(client, (), memory[0].pools.clone(), config, 1)?;
-    let (entry, mut home) = match load.is_carried {
+    let (entry, mut home) = match load.way == Way::Carried {
         true => {
             let services = kind.services(&memory[2], Place::Home)?;
             (Place::Entry, Some(Engine::new(home, services, memory[2].pools.clone(), config, 1)?))
@@ -311,6 +331,9 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     };
     let services = kind.services(&memory[1], entry)?;
     let mut server = Engine::new(server, services, memory[1].pools.clone(), config, 1)?;
+    if load.way == Way::Recorded {
+        server.record(1024, |_| {});
+    }
     if let Some(home) = &mut home {
         let mesh = CallMesh::new(2, CARRIED_CALLS_MAX);
         for (index, engine) in [&mut server, home].into_iter().enumerate() {
@@ -326,7 +349,7 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     }
     let mut ends = Ends { client, server, home, connection, now: clock.now() };
     kind.prepare(&mut ends)?;
-    if load.goes_both_ways {
+    if load.way == Way::Both {
         ends.call_back()?;
     }
 

@@ -27,6 +27,8 @@ pub struct CapturedFrame<'a> {
     pub link: u16,
     /// What was captured. May be less than was sent.
     pub octets: &'a [u8],
+    /// Octets that were sent behind these and are not in the file, as it says.
+    pub missing: u32,
 }
 
 /// Why a capture cannot be read, or not any further.
@@ -135,6 +137,8 @@ pub struct CaptureReader<R> {
     input: R,
     format: Format,
     frame: Vec<u8>,
+    /// Octets of the frame that the file lacks.
+    missing: u32,
     number: u64,
 }
 
@@ -168,7 +172,8 @@ impl<R: Read> CaptureReader<R> {
             4 => {}
             _ => return Err(CaptureError::Format(first)),
         }
-        let reader = |input, format| CaptureReader { input, format, frame: Vec::new(), number: 0 };
+        let reader =
+            |input, format| CaptureReader { input, format, frame: Vec::new(), missing: 0, number: 0 };
         for order in [Order::Little, Order::Big] {
             let word = order.u32(first);
             if word == magic::PCAP_MICROSECONDS || word == magic::PCAP_NANOSECONDS {
@@ -198,7 +203,8 @@ impl<R: Read> CaptureReader<R> {
         };
         let Some((time, link)) = found else { return Ok(None) };
         self.number += 1;
-        Ok(Some(CapturedFrame { number: self.number, time, link, octets: &self.frame }))
+        let (number, missing) = (self.number, self.missing);
+        Ok(Some(CapturedFrame { number, time, link, octets: &self.frame, missing }))
     }
 
     /// Reads a record of pcap into `frame`.
@@ -216,7 +222,7 @@ impl<R: Read> CaptureReader<R> {
         }
         let (seconds, fraction) = (order.word(&header, 0), u64::from(order.word(&header, 4)));
         let fraction = Duration::from_nanos(if nanoseconds { fraction } else { fraction * 1000 });
-        self.take_frame(u64::from(order.word(&header, 8)))?;
+        self.take_frame(order.word(&header, 8), order.word(&header, 12))?;
         Ok(Some((Duration::from_secs(u64::from(seconds)) + fraction, link)))
     }
 
@@ -340,12 +346,12 @@ impl<R: Read> CaptureReader<R> {
         };
         let interface = self.find_interface(index)?;
         let ticks = u64::from(order.word(&head, 4)) << 32 | u64::from(order.word(&head, 8));
-        let captured = u64::from(order.word(&head, 12));
-        if captured > rest {
-            return Err(CaptureError::Length { after: self.number, found: captured });
-        }
-        self.take_frame(captured)?;
-        self.skip(rest - captured)?;
+        let captured = order.word(&head, 12);
+        let Some(left) = rest.checked_sub(captured.into()) else {
+            return Err(CaptureError::Length { after: self.number, found: captured.into() });
+        };
+        self.take_frame(captured, order.word(&head, 16))?;
+        self.skip(left)?;
         Ok((interface.time(ticks), interface.link))
     }
 
@@ -358,16 +364,18 @@ impl<R: Read> CaptureReader<R> {
         exact(&mut self.input, &mut head, self.number)?;
         let interface = self.find_interface(0)?;
         let limit = if interface.snap_len == 0 { u32::MAX } else { interface.snap_len };
-        let captured = u64::from(order.u32(head).min(limit)).min(rest);
-        self.take_frame(captured)?;
-        self.skip(rest - captured)?;
+        let sent = order.u32(head);
+        let captured = sent.min(limit).min(u32::try_from(rest).unwrap_or(u32::MAX));
+        self.take_frame(captured, sent)?;
+        self.skip(rest - u64::from(captured))?;
         Ok((Duration::ZERO, interface.link))
     }
 
-    /// Reads `len` octets into `frame`.
-    fn take_frame(&mut self, len: u64) -> Result<(), CaptureError> {
+    /// Reads `len` octets into `frame`, of which `sent` were sent.
+    fn take_frame(&mut self, len: u32, sent: u32) -> Result<(), CaptureError> {
+        self.missing = sent.saturating_sub(len);
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= FRAME_LEN_MAX) else {
-            return Err(CaptureError::Length { after: self.number, found: len });
+            return Err(CaptureError::Length { after: self.number, found: len.into() });
         };
         self.frame.resize(len, 0);
         exact(&mut self.input, &mut self.frame, self.number)

@@ -147,6 +147,7 @@ impl Conversation {
     /// Something that a side sent was not captured: it may be the Reply to any Call that waits for one.
     pub(crate) fn lack(&mut self, from: ConnectionEnd) {
         self.lose();
+        self.drop_groups(from);
         for call in self.parties[from.other().index()].calls.values_mut() {
             call.is_perhaps_answered = true;
         }
@@ -321,7 +322,7 @@ impl Conversation {
         } else {
             let mut reading = program::read_call(parts.payload, &call.reduced_arguments());
             violations.call_payload(&mut reading);
-            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
+            (call.rpc, call.sent) = (reading.rpc, reading.take_sent(cx));
             report(cx, &reading.message(*seen), violations);
         }
         self.begin_call(cx, from, xid, call);
@@ -441,10 +442,10 @@ impl Conversation {
         let seen = seen(from, &octets, invalidated);
         let message = Message { long_payload: long_payload.as_deref(), ..reading.message(seen) };
         // The Call's own frame, not that of what completed it.
-        let (now_frame, now) = (cx.frame, cx.time);
-        (cx.frame, cx.time) = (frame, time);
+        let now = (cx.frame, cx.time, cx.missing);
+        (cx.frame, cx.time, cx.missing) = (frame, time, 0);
         report(cx, &message, violations);
-        (cx.frame, cx.time) = (now_frame, now);
+        (cx.frame, cx.time, cx.missing) = now;
     }
 
     /// Takes an error: it answers a Call of the other side, or what may have been one, with one of these xids.

@@ -173,8 +173,10 @@ pub struct Answered<'a> {
 pub struct Message<'a> {
     /// Who sent it.
     pub from: ConnectionEnd,
-    /// All of it.
+    /// All of it that was captured.
     pub octets: &'a [u8],
+    /// Octets behind these that were sent and not captured. If there are some, no broken rules are named.
+    pub missing: usize,
     /// The handle that came to be invalidated with it.
     pub invalidated: Option<u32>,
     /// What it is, if it is not of RFC 8166; [`Message::header`] is an error then.
@@ -339,6 +341,8 @@ pub(crate) struct Context<'c> {
     pub(crate) frame: u64,
     pub(crate) time: Duration,
     pub(crate) connection: u64,
+    /// Octets that the message in work lacks.
+    pub(crate) missing: usize,
     pub(crate) sink: &'c mut dyn FnMut(&CapturedEvent<'_>),
     pub(crate) totals: &'c mut Totals,
 }

@@ -6,6 +6,8 @@
 //!                                                        └──────── roce ───┘   call  check  program  compound
 //! ```
 //!
+//! [`recording`] goes the other way: it writes messages that no network carried as a capture.
+//!
 //! The protocols are [`stag_wire`]'s; this crate has the parts that need memory: TCP streams, messages of several segments,
 //! Calls that wait for their Replies. All of it is bounded ([`HELD_MAX`]), whatever the file holds and however long it is.
 //!
@@ -24,12 +26,14 @@
 
 pub mod capture;
 pub mod packet;
+pub mod recording;
 
 mod answerable;
 mod call;
 mod check;
 mod compound;
 mod conversation;
+mod cut;
 mod event;
 mod iwarp;
 mod program;
@@ -127,8 +131,9 @@ impl Analyzer {
                 self.segment(&segment, sink);
             }
             Ok(CapturedPacket::Udp(datagram)) if datagram.destination.port() == ROCE_PORT => {
+                let cut = if packet::is_bare(frame.link) { frame.missing as usize } else { 0 };
                 let (mut cx, roce) = self.context(sink);
-                roce.datagram(&mut cx, &datagram);
+                roce.datagram(&mut cx, &datagram, cut);
             }
             Ok(CapturedPacket::Udp(datagram)) => {
                 self.totals.count_other(IpProtocol::Udp, datagram.destination.port(), datagram.payload);
@@ -162,6 +167,7 @@ impl Analyzer {
             frame: self.last_frame,
             time: self.last_time,
             connection: 0,
+            missing: 0,
             sink,
             totals: &mut self.totals,
         };
@@ -186,6 +192,7 @@ impl Analyzer {
             frame: self.last_frame,
             time: self.last_time,
             connection: 0,
+            missing: 0,
             sink,
             totals: &mut self.totals,
         };

@@ -39,6 +39,11 @@ mod protocol {
 /// VLAN tags, and extension headers, that a packet may have.
 const NESTING_MAX: usize = 8;
 
+/// Whether frames of link type `link_type` are IP packets and nothing else: what a file says that it lacks of one is of the packet.
+pub(crate) fn is_bare(link_type: u16) -> bool {
+    link_type == link::IPV4 || link_type == link::IPV6 || link::RAW.contains(&link_type)
+}
+
 /// Why a frame was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Skipped {

@@ -9,7 +9,7 @@ use stag_wire::xdr::{Decode, Reader, Reduced, XdrError};
 use stag_wire::{mount3, nfs3, nfs4};
 
 use crate::compound::{self, CapturedCompound, SentCompound};
-use crate::event::{Message, RuleViolation};
+use crate::event::{Context, Message, RuleViolation};
 use crate::status;
 
 /// Program number of NFSACL.
@@ -206,6 +206,11 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
+    /// Takes what is needed to judge the Reply to a Call, if all of the Call was captured.
+    pub(crate) fn take_sent(&mut self, cx: &Context<'_>) -> Option<Arc<SentCompound>> {
+        self.sent.take().filter(|_| cx.missing == 0)
+    }
+
     /// Completes what was seen of a message.
     pub(crate) fn message<'a>(&'a self, seen: Message<'a>) -> Message<'a> {
         Message { rpc: self.rpc.as_ref(), compound: self.compound.as_ref(), ..seen }

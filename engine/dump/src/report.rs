@@ -34,6 +34,7 @@ pub(crate) fn seen(from: ConnectionEnd, octets: &[u8], invalidated: Option<u32>)
     Message {
         from,
         octets,
+        missing: 0,
         invalidated,
         extension,
         header,
@@ -59,11 +60,15 @@ pub(crate) fn report_answer(
     report(cx, &Message { answered, ..*message }, violations);
 }
 
-/// Reports a message with the rules that it breaks.
+/// Reports a message with the rules that it breaks. None are named of a message that was cut: what is missing may explain them.
 pub(crate) fn report(cx: &mut Context<'_>, message: &Message<'_>, violations: Violations) {
-    let violations: Vec<RuleViolation> = violations.into_inner();
+    let violations: Vec<RuleViolation> = match cx.missing {
+        0 => violations.into_inner(),
+        _ => Vec::new(),
+    };
     for violation in &violations {
         *cx.totals.violations.entry(violation.rule).or_default() += 1;
     }
-    cx.emit(EventKind::Message(&Message { violations: &violations, ..*message }));
+    let missing = cx.missing;
+    cx.emit(EventKind::Message(&Message { violations: &violations, missing, ..*message }));
 }

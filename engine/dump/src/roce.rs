@@ -108,12 +108,16 @@ impl Roce {
         self.held
     }
 
-    /// Takes a datagram to RoCE's port.
-    pub(crate) fn datagram(&mut self, cx: &mut Context<'_>, datagram: &Datagram<'_>) {
+    /// Takes a datagram to RoCE's port. `cut`: octets of its message that were left out before it was written down as a whole packet
+    /// ([`recording`](crate::recording)).
+    pub(crate) fn datagram(&mut self, cx: &mut Context<'_>, datagram: &Datagram<'_>, cut: usize) {
         let (source, destination) = (datagram.source.ip(), datagram.destination.ip());
-        let Ok(packet) = Packet::parse_start(datagram.payload, datagram.missing) else {
+        let Ok(mut packet) = Packet::parse_start(datagram.payload, datagram.missing) else {
             return self.lose_between(source, destination);
         };
+        if datagram.missing == 0 {
+            packet.missing = cut;
+        }
         cx.totals.segments += 1;
         let whole = datagram.missing == 0;
         if whole && let Some(right) = roce::icrc(datagram.ip_header, datagram.udp_header, datagram.payload) {
@@ -410,10 +414,15 @@ impl Connection {
             self.mtu = Some((packet.payload.len() + packet.missing) as u32).filter(|mtu| *mtu > 0);
         }
         match packet.operation {
-            RoceOperation::Send { part, .. } if packet.missing > 0 => {
+            RoceOperation::Send { part, invalidate } if packet.missing > 0 => {
                 let is_new = half.send.take().is_some() || part.starts();
                 if part.ends() {
                     half.sent = cx.frame;
+                }
+                let (octets, missing) = (packet.payload, packet.missing);
+                if part == Part::Only && self.conversation.send_start(cx, from, (octets, missing), invalidate)
+                {
+                    return;
                 }
                 if is_new {
                     cx.totals.gaps += 1;

@@ -1,5 +1,7 @@
 //! Calls and Replies of version 2's transmissions: groups of Sends, and items in target segments or registered memory.
 
+use std::sync::Arc;
+
 use stag_wire::rpcrdma::{HeaderLists, Segment};
 use stag_wire::rpcrdma2::{
     self, Continuation, DirectedPlace, Elements, ItemPlace, MessageType, OptionMessage, PlacedItem,
@@ -9,6 +11,7 @@ use stag_wire::xdr::Reduced;
 
 use crate::call::{Call, Chunk, Wanted, WantedItem};
 use crate::check::{self, Violations};
+use crate::compound::SentCompound;
 use crate::conversation::{Conversation, Parts};
 use crate::event::{ChunkKind, ConnectionEnd, Context, Message};
 use crate::program::{self, Called, Reading};
@@ -88,6 +91,12 @@ impl Conversation {
         let group = self.group(from, direction).take()?;
         self.held = self.held.saturating_sub(group.stream.as_ref().map_or(0, Vec::len));
         Some(group)
+    }
+
+    /// A part of the messages that a side is in the midst of may be missing: they are not read.
+    pub(crate) fn drop_groups(&mut self, from: ConnectionEnd) {
+        self.take_group(from, MessageType::Call);
+        self.take_group(from, MessageType::Reply);
     }
 
     /// Keeps a message that goes on.
@@ -215,7 +224,7 @@ impl Conversation {
         if let Some(group) = self.begin_group(from, group) {
             reading = program::read_call(stream, &group.reduced);
             violations.call_payload(&mut reading);
-            (call.rpc, call.sent) = (reading.rpc, reading.sent.take());
+            (call.rpc, call.sent) = (reading.rpc, reading.take_sent(cx));
         } else {
             // The header is enough to know what is called; the arguments go on.
             reading.rpc = program::read_call(stream, &[]).rpc;
@@ -381,7 +390,7 @@ impl Conversation {
             MessageType::Call => {
                 let mut reading = program::read_call(stream, &group.reduced);
                 violations.call_payload(&mut reading);
-                self.keep_sent(from, group.xid, &mut reading);
+                self.keep_sent(from, group.xid, reading.take_sent(cx));
                 reading
             }
             MessageType::Reply => {
@@ -394,10 +403,10 @@ impl Conversation {
     }
 
     /// Keeps the operations of a Call that was read late.
-    fn keep_sent(&mut self, from: ConnectionEnd, xid: u32, reading: &mut Reading) {
+    fn keep_sent(&mut self, from: ConnectionEnd, xid: u32, sent: Option<Arc<SentCompound>>) {
         if let Some(call) = self.parties[from.index()].calls.get_mut(&xid) {
             let before = call.held();
-            call.sent = reading.sent.take();
+            call.sent = sent;
             self.held = (self.held + call.held()).saturating_sub(before);
         }
     }

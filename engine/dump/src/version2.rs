@@ -272,8 +272,7 @@ impl Conversation {
     /// Forgets what was not finished when the connection ends.
     pub(crate) fn end_extensions(&mut self) {
         for side in [ConnectionEnd::Client, ConnectionEnd::Server] {
-            self.take_group(side, MessageType::Call);
-            self.take_group(side, MessageType::Reply);
+            self.drop_groups(side);
             let xids: Vec<u32> = self.parties[side.index()].exposed.keys().copied().collect();
             for xid in xids {
                 self.end_reply(side, xid);

@@ -82,7 +82,7 @@ fn said(talk: &Talk) -> (Vec<String>, Vec<(&'static str, u64)>) {
         let (number, time) = (index as u64 + 1, frame.time);
         let link = support::remake::link::ETHERNET;
         analyzer.frame(
-            &stag_dump::capture::CapturedFrame { number, time, link, octets: &frame.octets },
+            &stag_dump::capture::CapturedFrame { number, time, link, octets: &frame.octets, missing: 0 },
             &mut sink,
         );
     }

@@ -47,7 +47,13 @@ fn tell(frames: &[Kept], without: Option<usize>) -> Told {
     };
     for (index, Kept { time, octets }) in frames.iter().enumerate() {
         if Some(index) != without {
-            let frame = CapturedFrame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
+            let frame = CapturedFrame {
+                number: index as u64 + 1,
+                time: *time,
+                link: link::ETHERNET,
+                octets,
+                missing: 0,
+            };
             analyzer.frame(&frame, &mut sink);
         }
     }
@@ -179,7 +185,7 @@ fn nobody_waits_for_what_comes_after_the_end() {
     let mut analyzer = Analyzer::new(Options::default());
     for (number, octets) in (1..).zip(&frames) {
         // Packets of IP, without Ethernet.
-        let frame = CapturedFrame { number, time: std::time::Duration::ZERO, link: 101, octets };
+        let frame = CapturedFrame { number, time: std::time::Duration::ZERO, link: 101, octets, missing: 0 };
         analyzer.frame(&frame, &mut |_| {});
     }
     let totals = analyzer.finish(&mut |_| {});

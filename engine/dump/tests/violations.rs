@@ -362,8 +362,13 @@ fn an_absurd_grant_is_noted() {
         let mut analyzer = stag_dump::Analyzer::new(stag_dump::Options::default());
         let mut notes = 0;
         for (number, Kept { time, octets }) in (1..).zip(&talk.frames) {
-            let frame =
-                stag_dump::capture::CapturedFrame { number, time: *time, link: link::ETHERNET, octets };
+            let frame = stag_dump::capture::CapturedFrame {
+                number,
+                time: *time,
+                link: link::ETHERNET,
+                octets,
+                missing: 0,
+            };
             analyzer.frame(&frame, &mut |event| {
                 notes += usize::from(matches!(event.kind, stag_dump::EventKind::Note(..)));
             });

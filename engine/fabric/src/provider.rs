@@ -534,6 +534,12 @@ pub trait Provider {
         capacity: QueuePairCapacity,
     ) -> Result<QueuePairId, FabricError>;
 
+    /// This machine's address that a peer's connection came in at, where it has one.
+    fn local_address(&self, queue_pair: QueuePairId) -> Option<SocketAddr> {
+        let _ = queue_pair;
+        None
+    }
+
     /// Accepts: the peer gets `private_data`. [`Event::Established`] or [`Event::Disconnected`] follows.
     fn accept(&mut self, queue_pair: QueuePairId, private_data: &[u8]) -> Result<(), FabricError>;
 

@@ -71,7 +71,8 @@ fn segments(data: &[u8]) {
     let mut next = [1000u32, 5000];
     let mut frame = |octets: &[u8], analyzer: &mut Analyzer| {
         number += 1;
-        let frame = CapturedFrame { number, time: Duration::from_micros(number), link: 101, octets };
+        let frame =
+            CapturedFrame { number, time: Duration::from_micros(number), link: 101, octets, missing: 0 };
         analyzer.frame(&frame, &mut |event| check_event(event, &mut messages));
         assert!(analyzer.held() <= HELD_MAX);
     };
@@ -138,6 +139,7 @@ fn conversation(data: &[u8]) {
                 time: Duration::from_micros(count),
                 link: 101,
                 octets: &octets,
+                missing: 0,
             };
             analyzer.frame(&frame, &mut |event| check_event(event, &mut messages));
             assert!(analyzer.held() <= HELD_MAX);

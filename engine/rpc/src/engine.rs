@@ -23,6 +23,7 @@ use crate::connection::{Connection, FinishedRead};
 use crate::group::Membership;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
+use crate::recorder::Way;
 use crate::security::sealed::Seals;
 use crate::server::admission::ConnectRequest;
 use crate::server::client_log::printable;
@@ -226,6 +227,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     doorkeeper: None,
                     departures: None,
                     draft_in_place: Some(Box::default()),
+                    recorder: None,
                 },
             },
         })
@@ -526,6 +528,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.core.ready.forget(&mut gone);
         self.core.statistics.connections_closed += u64::from(gone.established);
         let reason = gone.close_reason.take().unwrap_or(CloseReason::Fabric(reason));
+        self.core.note_end(id, &reason);
         if gone.is_accepted()
             && tracing::enabled!(tracing::Level::INFO)
             && let Some(withheld) = self.core.state.comings.admit(self.core.state.now)
@@ -604,6 +607,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
                     // Flushed: the buffer goes back to its pool.
                     found.receive_flushed(&mut self.core);
                 } else {
+                    let state = &mut self.core.state;
+                    if let Some(recorder) = &mut state.recorder {
+                        recorder.note(state.now, id, Way::Received, &buf, invalidated);
+                    }
                     let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
                     found.receive(pass, buf, invalidated, exposed);
                 }

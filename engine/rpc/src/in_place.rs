@@ -38,11 +38,25 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
     #[inline(always)]
     pub(crate) fn poll_provider(&mut self) -> usize {
+        if self.core.recorder.is_some() {
+            return self.poll_provider_recorded();
+        }
         let Engine { core, services, connections, completions, .. } = self;
         let Core { provider, state } = core;
         let (now, burst) = (state.now, state.config.burst);
         let mut taker = Taker { pass: Pass { core: state, services }, connections };
         provider.poll_in_place(now, completions, burst, &mut taker)
+    }
+
+    // Not inline: a server that records nothing pays for one branch in each pass.
+    #[cold]
+    #[inline(never)]
+    fn poll_provider_recorded(&mut self) -> usize {
+        let Engine { core, services, connections, completions, .. } = self;
+        let Core { provider, state } = core;
+        let (now, burst) = (state.now, state.config.burst);
+        let taker = Taker { pass: Pass { core: state, services }, connections };
+        provider.poll_in_place(now, completions, burst, &mut RecordingTaker(taker))
     }
 }
 
@@ -69,6 +83,41 @@ impl<S: Services> TakeShown for Taker<'_, S> {
     fn take_scattered(&mut self, message: ScatteredMessage<'_>) -> Taken {
         let Some(found) = find(self.connections, message.queue_pair) else { return Taken::No };
         found.take_scattered(&mut self.pass, message)
+    }
+}
+
+/// The same, and records them and their answers. No answer leaves before it was recorded: only `Taken` sends it.
+struct RecordingTaker<'a, S>(Taker<'a, S>);
+
+impl<S: Services> TakeShown for RecordingTaker<'_, S> {
+    // Not inline: it is compiled once, not for each fabric.
+    #[inline(never)]
+    fn take_plain(&mut self, mut message: PlainMessage<'_>) -> Taken {
+        let PlainMessage { queue_pair, credits, stream, .. } = message;
+        let space = message.space.as_deref_mut();
+        let taken = self.0.take_plain(PlainMessage { queue_pair, credits, stream, space });
+        self.0.pass.core.note_plain_taken(&message, taken);
+        taken
+    }
+
+    #[inline(never)]
+    fn take_whole(&mut self, mut message: WholeMessage<'_>) -> Taken {
+        let WholeMessage { queue_pair, octets, invalidated, .. } = message;
+        let (space, exposed) = (message.space.as_deref_mut(), &mut *message.exposed);
+        let memory = &mut *message.memory;
+        let taken =
+            self.0.take_whole(WholeMessage { queue_pair, octets, space, invalidated, exposed, memory });
+        self.0.pass.core.note_whole_taken(&message, taken);
+        taken
+    }
+
+    #[inline(never)]
+    fn take_scattered(&mut self, mut message: ScatteredMessage<'_>) -> Taken {
+        let ScatteredMessage { queue_pair, octets, .. } = message;
+        let (space, pieces) = (message.space.as_deref_mut(), &mut *message.pieces);
+        let taken = self.0.take_scattered(ScatteredMessage { queue_pair, octets, space, pieces });
+        self.0.pass.core.note_scattered_taken(&message, taken);
+        taken
     }
 }
 

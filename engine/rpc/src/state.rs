@@ -14,6 +14,7 @@ use crate::config::EngineConfig;
 use crate::newcomers::Doorkeeper;
 use crate::pools::Pools;
 use crate::ready::ReadyLists;
+use crate::recorder::Recorder;
 use crate::security::sealed::Seals;
 use crate::server::doomed::DoomedCalls;
 use crate::server::draft::Draft;
@@ -140,6 +141,8 @@ pub(crate) struct EngineState {
     pub(crate) departures: Option<Vec<(Option<usize>, Peer)>>,
     /// For a Call that is answered in place: its lists are at hand.
     pub(crate) draft_in_place: Option<Box<Draft>>,
+    /// What records messages, if that is wanted.
+    pub(crate) recorder: Option<Box<Recorder>>,
 }
 
 impl EngineState {

@@ -1,6 +1,7 @@
 //! RoCEv2 packets and the connection manager's messages in them (InfiniBand Architecture volume 1, annex A17).
 //!
-//! For reading captures: hardware and kernels do all this for `verbs`, so there are views here and no emitters.
+//! For captures: hardware and kernels do all this for `verbs`. So there are views here, and of emitters only that of the messages
+//! that set up a connection, for captures that are written ([`ConnectionSetup`]).
 //!
 //! ```text
 //!  UDP port 4791:  BTH | [DETH] [RETH] [AETH] [ImmDt] [IETH] | payload | pad 0..3 | ICRC
@@ -10,6 +11,8 @@
 //!  AETH   0 syndrome | 1 MSN (3)
 //!  DETH   0 Q_Key | 4 reserved | 5 source QP (3)
 //! ```
+
+use core::net::{IpAddr, SocketAddr};
 
 /// UDP port of RoCEv2.
 pub const PORT: u16 = 4791;
@@ -421,6 +424,93 @@ mod attribute {
     pub(super) const READY_TO_USE: u16 = 0x14;
     pub(super) const DISCONNECT_REQUEST: u16 = 0x15;
     pub(super) const DISCONNECT_REPLY: u16 = 0x16;
+}
+
+/// Octets of private data of a REQ to the RDMA IP CM service.
+pub const REQUEST_PRIVATE_DATA_LEN: usize = 92 - ADDRESS_BLOCK_LEN;
+/// Octets of private data of a REP.
+pub const REPLY_PRIVATE_DATA_LEN: usize = 196;
+
+/// Octets of a management datagram.
+pub const MAD_LEN: usize = MAD_HEADER_LEN + CM_LEN;
+
+/// A REQ or REP to be written into a capture: what readers of captures look at; everything else in it is zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionSetup<'a> {
+    /// Names the connection on the client's side.
+    pub client_id: u32,
+    /// Of a REP: names it on the server's side. `None`: it is a REQ.
+    pub server_id: Option<u32>,
+    /// The sender's queue pair.
+    pub local_qp: u32,
+    /// First packet sequence number that the other side is to send.
+    pub starting_psn: u32,
+    /// The client, and the server with the port of its service.
+    pub ends: [SocketAddr; 2],
+    /// What is beyond the field ([`REQUEST_PRIVATE_DATA_LEN`], [`REPLY_PRIVATE_DATA_LEN`]) is left out.
+    pub private_data: &'a [u8],
+}
+
+/// A path MTU of 4096 octets.
+const PATH_MTU_4096: u8 = 5;
+
+impl ConnectionSetup<'_> {
+    /// Returns the management datagram.
+    #[must_use]
+    pub fn to_wire(&self) -> [u8; MAD_LEN] {
+        let mut mad = [0; MAD_LEN];
+        let attribute = if self.server_id.is_some() { attribute::REPLY } else { attribute::REQUEST };
+        // Base version, class, version of the class, method Send.
+        mad[..4].copy_from_slice(&[1, CLASS_COMMUNICATION_MANAGEMENT, 2, 3]);
+        // The transaction is the client's.
+        mad[12..16].copy_from_slice(&self.client_id.to_be_bytes());
+        mad[16..18].copy_from_slice(&attribute.to_be_bytes());
+        let body = &mut mad[MAD_HEADER_LEN..];
+        let high24 = |number: u32| (number << 8).to_be_bytes();
+        if let Some(server_id) = self.server_id {
+            body[..4].copy_from_slice(&server_id.to_be_bytes());
+            body[4..8].copy_from_slice(&self.client_id.to_be_bytes());
+            body[12..16].copy_from_slice(&high24(self.local_qp));
+            body[20..24].copy_from_slice(&high24(self.starting_psn));
+            copy_start(&mut body[36..36 + REPLY_PRIVATE_DATA_LEN], self.private_data);
+            return mad;
+        }
+        let [client, server] = self.ends;
+        body[..4].copy_from_slice(&self.client_id.to_be_bytes());
+        let service = SERVICE_TCP << 16 | u64::from(server.port());
+        body[8..16].copy_from_slice(&service.to_be_bytes());
+        body[32..36].copy_from_slice(&high24(self.local_qp));
+        body[44..48].copy_from_slice(&high24(self.starting_psn));
+        body[50] = PATH_MTU_4096 << 4;
+        // The GIDs of RoCEv2 are addresses.
+        body[56..72].copy_from_slice(&in_six(client.ip()));
+        body[72..88].copy_from_slice(&in_six(server.ip()));
+        let (block, private_data) = body[140..].split_at_mut(ADDRESS_BLOCK_LEN);
+        block[1] = if client.is_ipv4() { 0x40 } else { 0x60 };
+        block[2..4].copy_from_slice(&client.port().to_be_bytes());
+        for (place, end) in [(4, client), (20, server)] {
+            match end.ip() {
+                // At the end of its field.
+                IpAddr::V4(four) => block[place + 12..place + 16].copy_from_slice(&four.octets()),
+                IpAddr::V6(six) => block[place..place + 16].copy_from_slice(&six.octets()),
+            }
+        }
+        copy_start(private_data, self.private_data);
+        mad
+    }
+}
+
+fn in_six(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(four) => four.to_ipv6_mapped().octets(),
+        IpAddr::V6(six) => six.octets(),
+    }
+}
+
+/// Copies as much as fits.
+fn copy_start(to: &mut [u8], from: &[u8]) {
+    let len = to.len().min(from.len());
+    to[..len].copy_from_slice(&from[..len]);
 }
 
 impl<'a> ConnectionMessage<'a> {

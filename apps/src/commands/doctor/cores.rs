@@ -33,7 +33,7 @@ pub(super) fn allowed(machine: &Machine) -> Vec<Diagnosis> {
     if !unused.is_empty() {
         let first = unused.iter().next().map_or(0, |core| core.0);
         let found = format!("{unused} are isolated from other work, and may not be used");
-        let repair = format!("taskset -c {unused} stagd --core {first} …");
+        let repair = format!("taskset -c {unused} stagd --cores {first} …");
         findings.push(Diagnosis::bad(State::Note, found, repair));
     }
     findings

@@ -127,13 +127,13 @@ pub(super) fn nodes(machine: &Machine) -> Vec<Diagnosis> {
         let near = topology.near(&name).or_else(of_node).unwrap_or_default();
         let usable: CoreSet = near.intersection(&allowed);
         if let Some(core) = usable.iter().next() {
-            let found = format!("{name} is on node {node}, as are cores {usable}: stagd --core {}", core.0);
+            let found = format!("{name} is on node {node}, as are cores {usable}: stagd --cores {}", core.0);
             return Diagnosis::ok(found);
         }
         let distance = distance(machine, &topology, node, &allowed);
         let found = format!("{name} is on node {node}, cores {allowed} are on another{distance}");
         let first = near.iter().next().map_or(0, |core| core.0);
-        Diagnosis::bad(State::Warning, found, format!("taskset -c {near} stagd --core {first} …"))
+        Diagnosis::bad(State::Warning, found, format!("taskset -c {near} stagd --cores {first} …"))
     });
     each.collect()
 }

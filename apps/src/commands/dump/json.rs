@@ -144,6 +144,8 @@ struct MessageObject<'a> {
     connection: u64,
     direction: &'static str,
     octets: usize,
+    /// Octets behind these that the capture lacks.
+    missing: usize,
     xid: Option<u32>,
     vers: Option<u32>,
     credits: Option<u32>,
@@ -388,6 +390,7 @@ fn message<'a>(event: &CapturedEvent<'_>, message: &Message<'a>) -> MessageObjec
         connection: event.connection,
         direction: direction(message.from),
         octets: message.octets.len(),
+        missing: message.missing,
         xid: fixed.map(|fixed| fixed.xid),
         vers: fixed.map(|fixed| fixed.version),
         credits: fixed.map(|fixed| fixed.credits),

@@ -260,6 +260,9 @@ fn line(message: &Message<'_>, time: Duration) -> String {
     if let Some(handle) = message.invalidated {
         let _ = write!(text, " | invalidates {handle:08x}");
     }
+    if message.missing > 0 {
+        let _ = write!(text, " | cut: {len} of {} octets", len + message.missing);
+    }
     if let Some(answered) = &message.answered {
         answer(&mut text, answered, time);
     }

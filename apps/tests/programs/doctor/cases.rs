@@ -127,7 +127,7 @@ pub(crate) const CASES: &[Case] = &[
         changes: &[("sys/class/infiniband/mlx5_0/device/numa_node", Some("0\n"))],
         state: State::Warning,
         found: "mlx5_0 is on node 0, cores 2-3 are on another (distance 21, to its own 10)",
-        repair: "taskset -c 0-1 stagd --core 0",
+        repair: "taskset -c 0-1 stagd --cores 0",
     },
     Case {
         check: "memlock",
@@ -192,7 +192,7 @@ pub(crate) const CASES: &[Case] = &[
         changes: &[("sys/devices/system/cpu/isolated", Some("1,3\n"))],
         state: State::Note,
         found: "1 are isolated from other work, and may not be used",
-        repair: "taskset -c 1 stagd --core 1",
+        repair: "taskset -c 1 stagd --cores 1",
     },
     Case {
         check: "cores",

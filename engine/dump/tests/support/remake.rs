@@ -65,7 +65,8 @@ pub(crate) fn analyze(frames: &[Kept]) -> (Vec<String>, Totals) {
     let mut lines = Vec::new();
     let mut sink = |event: &CapturedEvent<'_>| lines.extend(told(event));
     for (index, Kept { time, octets }) in frames.iter().enumerate() {
-        let frame = CapturedFrame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets };
+        let frame =
+            CapturedFrame { number: index as u64 + 1, time: *time, link: link::ETHERNET, octets, missing: 0 };
         analyzer.frame(&frame, &mut sink);
     }
     let totals = analyzer.finish(&mut sink);

@@ -71,6 +71,11 @@ impl Provider for Iwarp {
         Iwarp::listener_address(self, listener)
     }
 
+    fn local_address(&self, queue_pair: QueuePairId) -> Option<SocketAddr> {
+        let pair = self.slots.get(queue_pair.index as usize)?.as_deref()?;
+        pair.socket.as_ref().filter(|_| pair.id == queue_pair)?.address().ok()
+    }
+
     fn connect(
         &mut self,
         address: &str,

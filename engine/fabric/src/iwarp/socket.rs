@@ -79,6 +79,11 @@ impl Socket {
         self.0.take_error().unwrap_or_else(Some)
     }
 
+    /// This end's address.
+    pub(super) fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()?.as_socket().map(plain).ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
     /// Octets of payload in a TCP segment to the peer; 0 if the kernel does not tell.
     pub(super) fn segment_len(&self) -> usize {
         self.0.tcp_mss().map_or(0, |len| len as usize)

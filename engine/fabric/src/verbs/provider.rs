@@ -83,6 +83,11 @@ impl Provider for Verbs {
         self.listeners.get(listener.0 as usize).map(|listener| listener.address)
     }
 
+    fn local_address(&self, queue_pair: QueuePairId) -> Option<SocketAddr> {
+        let pair = self.slots.get(queue_pair.index as usize)?.as_deref()?;
+        pair.cm.as_ref().filter(|_| pair.id == queue_pair)?.local()
+    }
+
     fn connect(
         &mut self,
         address: &str,

@@ -339,6 +339,7 @@ pub(super) extern "C" fn connect(
         let device = world.device_at(target.ip());
         let entry = world.ids.get_mut(&child).expect("just made");
         (entry.peer, entry.is_request, entry.object.verbs) = (Some(name), true, device);
+        entry.object.route.addr.__bindgen_anon_1.src_storage = storage(target);
         // Of the same machine, from another port.
         target.set_port(4711);
         entry.object.route.addr.__bindgen_anon_2.dst_storage = storage(target);

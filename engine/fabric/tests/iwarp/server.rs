@@ -87,6 +87,7 @@ impl Server {
             match event {
                 Event::ConnectRequest { request, .. } if self.accepts => {
                     let pair = self.iwarp.prepare(request, CAPACITY).expect("there is room");
+                    assert_eq!(self.iwarp.local_address(pair), Some(self.address));
                     for id in 0..u64::from(CAPACITY.receives) {
                         let buf = self.messages.take().expect("the pool is large enough");
                         self.iwarp.post_receive(pair, id, buf).expect("within the capacity");

@@ -54,6 +54,8 @@ fn a_prepared_connection_ends_at_once() {
     }
     let Some(Event::ConnectRequest { request, .. }) = b.verbs.poll_event() else { panic!("it was asked") };
     b.pair = b.verbs.prepare(request, CAPACITY).ok();
+    let at = b.pair.and_then(|pair| b.verbs.local_address(pair));
+    assert_eq!(at, "127.0.0.1:20049".parse().ok(), "where it came in");
     b.receive();
     b.verbs.disconnect(b.pair.expect("prepared"));
     (10..20).for_each(|turn| b.poll(TICK * turn));

@@ -178,7 +178,8 @@ impl Calling {
             return Err(CallRefused::NoMemory);
         }
         let is_made = if is_plain {
-            self.make_plain(core, making, &encode)
+            // What is built where it leaves cannot be recorded.
+            core.recorder.is_none() && self.make_plain(core, making, &encode)
         } else {
             self.make_single(core, making, chunks, &encode)?
         };
@@ -534,7 +535,7 @@ impl Calling {
         };
         send.set_len(header_len + payload_len);
         let request = SendRequest { id: 0, buf: send, invalidate: None, signaled: false };
-        let posted = core.provider.post_send(id, request);
+        let posted = core.post_send(id, request);
         posted.map_err(|refused| Unsent { error: refused.error, message: Some(refused.request.buf) })
     }
 
@@ -601,7 +602,7 @@ impl Calling {
     #[inline(always)]
     fn send<P: Provider>(&mut self, core: &mut Core<P>, making: &Making<'_>, message: Buf) -> bool {
         let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
-        if let Err(refused) = core.provider.post_send(making.id, request) {
+        if let Err(refused) = core.post_send(making.id, request) {
             self.end_unsent(core, making, refused.error, Some(refused.request.buf));
             return false;
         }

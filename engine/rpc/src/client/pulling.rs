@@ -336,7 +336,7 @@ impl Calling {
         debug_assert_eq!(emitted, Ok(DONE_LEN), "a message buffer holds an RDMA_DONE");
         let invalidate = entry.handle.filter(|_| pulls.invalidates);
         let request = SendRequest { id: 0, buf: message, invalidate, signaled: false };
-        match core.provider.post_send(id, request) {
+        match core.post_send(id, request) {
             Err(refused) if refused.error == PostError::Full => {
                 entry.message = refused.request.buf;
                 pulls.entries[index] = Some(entry);

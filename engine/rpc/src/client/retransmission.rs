@@ -349,7 +349,7 @@ impl Calling {
         message: Buf,
     ) -> bool {
         let request = SendRequest { id: 0, buf: message, invalidate: None, signaled: false };
-        match core.provider.post_send(id, request) {
+        match core.post_send(id, request) {
             Ok(()) => true,
             Err(refused) => {
                 self.set_unsent(core, id, index, refused.error, refused.request.buf);

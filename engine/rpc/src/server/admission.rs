@@ -7,6 +7,7 @@ use stag_proto::parameters::{Parameters, Side};
 
 use crate::connection::Connection;
 use crate::engine::Engine;
+use crate::recorder::TracedConnection;
 use crate::server::eviction::victim;
 use crate::server::governor::{CLIENT_WEIGHT_USUAL, FIRST_RECEIVES};
 use crate::server::owner::owner;
@@ -110,6 +111,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
         let own = self.private_data_to_accept(exposed_replies, is_version2);
+        if self.core.recorder.is_some() {
+            let own_address = self.core.provider.local_address(id);
+            self.core.note_set_up(TracedConnection::new(id, peer, own_address, [private_data, &own]));
+        }
         let accepted =
             if posted { self.core.provider.accept(id, &own) } else { Err(FabricError::Gone("buffer")) };
         if let Err(error) = accepted {

@@ -7,6 +7,7 @@ use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
 
 use crate::ConnectionId;
+use crate::recorder::Way;
 use crate::server::draft::{Draft, PlannedWrite, transit_pages};
 use crate::state::Core;
 
@@ -120,10 +121,14 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
     // Before a connection is ended in order, its last Reply has to be there; and memory is counted until it is taken.
     let signaled = draft.is_signaled(core.stopping);
     if signaled && core.provider.send_at_once(id, &buf, draft.invalidate) {
+        let state = &mut core.state;
+        if let Some(recorder) = &mut state.recorder {
+            recorder.note(state.now, id, Way::Sent, &buf, draft.invalidate);
+        }
         return Posted::Done;
     }
     let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled };
-    match core.provider.post_send(id, request) {
+    match core.post_send(id, request) {
         Ok(()) => Posted::All,
         Err(refused) => {
             draft.send = Some(refused.request.buf);

@@ -506,7 +506,7 @@ impl Calling {
             return true;
         }
         let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
-        if let Err(refused) = core.provider.post_send(id, request)
+        if let Err(refused) = core.post_send(id, request)
             && refused.error == PostError::Full
         {
             version2.outbox.push_back(refused.request.buf);

@@ -376,7 +376,7 @@ impl Calling {
                 continue;
             }
             let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
-            match core.provider.post_send(id, request) {
+            match core.post_send(id, request) {
                 Ok(()) => is_begun = true,
                 Err(refused) if refused.error == PostError::Full => {
                     version2.outbox.push_back(refused.request.buf);
@@ -413,7 +413,7 @@ impl Calling {
         let was_waiting = !version2.outbox.is_empty();
         while let Some(buf) = version2.outbox.pop_front() {
             let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
-            if let Err(refused) = core.provider.post_send(id, request)
+            if let Err(refused) = core.post_send(id, request)
                 && refused.error == PostError::Full
             {
                 version2.outbox.push_front(refused.request.buf);

@@ -124,6 +124,9 @@ impl DividedReceives {
     ) -> ArrivedMessage {
         let targets = if self.is_divided() { core.provider.take_targets(id) } else { None };
         let behind = targets.iter().flat_map(|targets| targets.bufs()).map(|buf| buf.len() as u32).sum();
+        if let Some(recorder) = &mut core.state.recorder {
+            recorder.lengthen_last(behind);
+        }
         ArrivedMessage::of(head, targets, behind)
     }
 

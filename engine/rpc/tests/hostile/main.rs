@@ -13,5 +13,6 @@ mod greedy;
 mod long;
 #[allow(dead_code, reason = "each test target uses its part")]
 mod raw;
+mod recorded;
 mod servers;
 mod shares;

@@ -20,6 +20,8 @@ mod placement;
 #[allow(dead_code, reason = "each test target uses its part")]
 #[path = "../hostile/raw.rs"]
 mod raw;
+#[path = "../engine/calls/recorded.rs"]
+mod recorded;
 mod servers;
 #[path = "../engine/support/mod.rs"]
 mod support;

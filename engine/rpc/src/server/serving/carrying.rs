@@ -10,6 +10,7 @@ use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, SingleChunk};
 use super::Serving;
 use crate::ConnectionId;
 use crate::client::CloseReason;
+use crate::recorder::Way;
 use crate::server::doomed::reply_id;
 use crate::server::pending::{Pending, Served, Stage};
 use crate::service::Token;
@@ -38,11 +39,15 @@ impl Serving {
             return false;
         }
         let limit = self.credit_limit();
-        let is_sent = core.provider.build_plain(id, |space| {
+        let Core { provider, state } = &mut *core;
+        let is_sent = provider.build_plain(id, |space| {
             let space = space.get_mut(..payload.len())?;
             // The last that may stand in the way.
             let credits = self.responder.answer_begun(call, limit)?;
             space.copy_from_slice(payload);
+            if let Some(recorder) = &mut state.recorder {
+                recorder.note_plain(state.now, id, Way::Sent, (credits, payload));
+            }
             Some((credits, payload.len()))
         });
         if !is_sent {
@@ -112,9 +117,14 @@ impl Serving {
             let emitted = self.responder.answer_begun_single(call, limit, item, header);
             emitted.and_then(|emitted| emitted.invalidate).map(Handle)
         };
-        let is_sent = core.provider.build_whole(id, |space| {
+        let Core { provider, state } = &mut *core;
+        let is_sent = provider.build_whole(id, |space| {
             let space = space.get_mut(..len)?;
-            Some((len, emit(space)))
+            let invalidate = emit(space);
+            if let Some(recorder) = &mut state.recorder {
+                recorder.note(state.now, id, Way::Sent, space, invalidate);
+            }
+            Some((len, invalidate))
         });
         let mut result = Ok(Served::Over);
         if !is_sent {
@@ -124,7 +134,7 @@ impl Serving {
             buf.set_len(len);
             let invalidate = emit(&mut buf);
             let request = SendRequest { id: request_id, buf, invalidate, signaled: false };
-            if let Err(refused) = core.provider.post_send(id, request) {
+            if let Err(refused) = core.post_send(id, request) {
                 result = self.send_again(core, id, refused.request);
             }
         }

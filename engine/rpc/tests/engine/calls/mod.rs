@@ -8,3 +8,4 @@ mod handover;
 mod life;
 mod observed;
 mod panics;
+mod recorded;
