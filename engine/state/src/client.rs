@@ -520,7 +520,7 @@ impl ClientTable {
         match answer {
             _ if request.sequence_id == last.wrapping_add(1) => {}
             LastSession::Made(grant) if request.sequence_id == last => return Ok(grant),
-            // The client of Linux goes on with the sequence id of what failed.
+            // Some clients count only successes, as the Linux server does.
             LastSession::Failed if request.sequence_id == last => {}
             _ => return Err(SessionFault::Misordered),
         }

@@ -215,8 +215,8 @@ fn create_session_is_executed_once_for_each_sequence_id() {
     assert_eq!(table.session_count(), 2);
 }
 
-/// 8881-18.36.4-c asks for a further sequence id after a failure, and the client of Linux uses the same one again: both are taken.
-/// What failed has changed nothing.
+/// 8881-18.36.4-c asks for a further sequence id after a failure. Some clients use the same one again, which the Linux server takes.
+/// Both are taken: what failed has changed nothing.
 #[test]
 fn create_session_after_a_failure_is_executed() {
     let mut table = table();
