@@ -405,7 +405,7 @@ pub fn ask(socket: &Path, request: &AdminRequest) -> Result<AdminReply, CommandF
 ///
 /// # Errors
 ///
-/// As [`ask`]; and what came is not all of it.
+/// Those of [`ask`]. It also fails if the recording came in part only.
 pub fn ask_for_recording(socket: &Path) -> Result<Vec<u8>, CommandFailure> {
     let (reply, rest) = exchange(socket, &AdminRequest::Record)?;
     let AdminReply::Recording { octets } = reply else {

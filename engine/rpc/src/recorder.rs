@@ -217,8 +217,7 @@ pub(crate) struct Recorder {
     /// By the index of the queue pair: the last connection there.
     connections: Vec<Option<Box<TracedConnection>>>,
     /// Those before.
-    #[allow(clippy::vec_box, reason = "the box moves here from `connections`")]
-    ended: Vec<Box<TracedConnection>>,
+    ended: Vec<TracedConnection>,
     take_bad_end: BadEndTaker,
     limit: LogLimiter,
     fabric: &'static str,
@@ -308,15 +307,14 @@ impl Recorder {
             if self.ended.len() == ENDED_MAX {
                 self.ended.remove(0);
             }
-            self.ended.push(before);
+            self.ended.push(*before);
         }
     }
 
     /// What is known of a connection, if a peer opened it.
     fn find(&self, id: ConnectionId) -> Option<&TracedConnection> {
         let last = self.connections.get(id.index as usize).and_then(Option::as_deref);
-        let before = self.ended.iter().map(Box::as_ref);
-        last.into_iter().chain(before).find(|known| known.connection == id)
+        last.into_iter().chain(&self.ended).find(|known| known.connection == id)
     }
 
     /// Copies the messages of all connections, or the last [`BAD_END_MESSAGES_MAX`] of one.

@@ -51,6 +51,19 @@ fn exchange(table: &mut ClientTable, request: &ExchangeRequest<'_>) -> Result<Ex
     table.exchange_id(request, |_| false, at(0))
 }
 
+/// A client's first CREATE_SESSION.
+fn first_session(client: ClientId) -> SessionRequest<'static> {
+    SessionRequest {
+        client,
+        sequence_id: 1,
+        principal: Principal(1),
+        fore: WISHES,
+        back: BACK,
+        callback: None,
+        back_connection: None,
+    }
+}
+
 fn session(table: &mut ClientTable, found: &Exchanged) -> Result<SessionGrant, SessionFault> {
     let (client, sequence_id) = (found.client, found.sequence_id);
     let request = SessionRequest {
@@ -170,15 +183,7 @@ fn a_client_that_is_not_confirmed_in_time_is_forgotten() {
     assert_eq!((table.clients().count(), ended(&mut table)), (0, None));
     // The same without a sweep.
     let client = exchange(&mut table, &ASKED).unwrap().client;
-    let asked = SessionRequest {
-        client,
-        sequence_id: 1,
-        principal: Principal(1),
-        fore: WISHES,
-        back: BACK,
-        callback: None,
-        back_connection: None,
-    };
+    let asked = first_session(client);
     assert_eq!(table.create_session(&asked, at(91)), Err(SessionFault::StaleClient));
     assert!(table.client(client).is_none());
 }
@@ -188,16 +193,7 @@ fn a_client_that_is_not_confirmed_in_time_is_forgotten() {
 fn create_session_is_executed_once_for_each_sequence_id() {
     let mut table = table();
     let found = exchange(&mut table, &ASKED).unwrap();
-    let (client, principal) = (found.client, Principal(1));
-    let asked = SessionRequest {
-        client,
-        sequence_id: 1,
-        principal,
-        fore: WISHES,
-        back: BACK,
-        callback: None,
-        back_connection: None,
-    };
+    let asked = first_session(found.client);
     let mut create = |request: SessionRequest<'_>| table.create_session(&request, at(0));
     assert_eq!(create(SessionRequest { client: ClientId(9), ..asked }), Err(SessionFault::StaleClient));
     assert_eq!(create(SessionRequest { principal: Principal(2), ..asked }), Err(SessionFault::InUse));
@@ -221,15 +217,7 @@ fn create_session_is_executed_once_for_each_sequence_id() {
 fn create_session_after_a_failure_is_executed() {
     let mut table = table();
     let found = exchange(&mut table, &ASKED).unwrap();
-    let asked = SessionRequest {
-        client: found.client,
-        sequence_id: 1,
-        principal: Principal(1),
-        fore: WISHES,
-        back: BACK,
-        callback: None,
-        back_connection: None,
-    };
+    let asked = first_session(found.client);
     let small = ChannelLimits { response_max: 16, ..WISHES };
     let mut create =
         |sequence_id, fore| table.create_session(&SessionRequest { sequence_id, fore, ..asked }, at(0));
