@@ -146,6 +146,7 @@ pub fn engine_config(scenario: &Scenario) -> EngineConfig {
         protocol: scenario.protocol,
         placement: scenario.placement,
         continuation: scenario.continuation,
+        version2_max: connections,
         exposed_replies,
         pull_len_max: if is_exposed { PULL_LEN_MAX } else { 0 },
         // The first Call of a connection comes when all are there.

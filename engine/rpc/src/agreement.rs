@@ -38,7 +38,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
 
     /// The private data to connect with.
     pub(crate) fn private_data_to_connect(&self) -> OwnPrivateData {
-        let speaks_version_2 = self.core.config.speaks_version_2() && self.has_room_for_block();
+        let speaks_version_2 = self.has_room_for_version2() && self.has_room_for_block();
         concatenate(&self.settings(), self.pulls().as_ref(), speaks_version_2)
     }
 

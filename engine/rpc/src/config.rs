@@ -96,6 +96,9 @@ pub struct EngineConfig {
     pub receive_targets: u32,
     /// Sends of which one message may consist at most, on connections of version 2.
     pub continuation: u32,
+    /// Connections that may speak version 2 at once, where version 1 can be spoken instead ([`ProtocolChoice::Auto`]): further ones
+    /// speak version 1. Each takes message buffers and pages that one of version 1 does not need.
+    pub version2_max: u32,
 }
 
 impl Default for EngineConfig {
@@ -123,6 +126,7 @@ impl Default for EngineConfig {
             placement: PlacementChoice::Auto,
             receive_targets: 2,
             continuation: 8,
+            version2_max: 64,
         }
     }
 }
@@ -197,6 +201,7 @@ impl EngineConfig {
         let targets_max = version2::TARGETS_MAX.into();
         check("receive_targets", self.receive_targets.into(), 0, targets_max, "2 suits a mix of sizes")?;
         check("continuation", self.continuation.into(), 1, version2::CONTINUATION_MAX.into(), "8 is plenty")?;
+        check("version2_max", self.version2_max.into(), 0, 65_536, "64 is plenty for most")?;
         check("burst", self.burst as u64, 1, 4096, "64 is a good burst")
     }
 
@@ -314,6 +319,15 @@ impl EngineConfig {
         self.protocol != ProtocolChoice::One
     }
 
+    /// Connections that speak version 2 at most.
+    pub(crate) fn version2_connections(&self) -> u32 {
+        match self.protocol {
+            ProtocolChoice::One => 0,
+            ProtocolChoice::Auto => self.version2_max.min(self.connections_max),
+            ProtocolChoice::Two => self.connections_max,
+        }
+    }
+
     /// Pages of [`Pools::payload`](crate::Pools::payload) that posted Receives hold at most, beside those for payload.
     #[must_use]
     pub fn target_pages(&self) -> usize {
@@ -321,7 +335,9 @@ impl EngineConfig {
             return 0;
         }
         let targets = version2::targets(self, self.receive_targets) as usize;
-        (self.receives_max + self.capacity().receives) as usize * targets
+        let each = self.capacity().receives;
+        let served = self.receives_max.min(self.version2_connections().saturating_mul(each));
+        (served + each) as usize * targets
     }
 
     /// What the connections share of Receives.

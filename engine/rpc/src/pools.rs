@@ -40,7 +40,7 @@ impl Pools {
                  * (config.reverse_receives() + 3 * config.reverse_credits + config.exposed_replies) as usize
             // In version 2: messages whose others are missing, what tells characteristics, and spare Receives.
             + if config.speaks_version_2() {
-                (config.connections_max + 1) as usize * (config.continuation + 4) as usize
+                (config.version2_connections() + 1) as usize * (config.continuation + 4) as usize
             } else {
                 0
             }

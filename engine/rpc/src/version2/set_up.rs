@@ -49,7 +49,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ) -> Option<Box<ClientVersion2>> {
         let config = &self.core.config;
         let is_announced = announces_version_2(private_data);
-        let is_tried = config.speaks_version_2() && !assumes_version_1;
+        let is_tried = !assumes_version_1 && self.has_room_for_version2();
         if !is_tried || !(is_announced || config.protocol == ProtocolChoice::Two) {
             return None;
         }
@@ -57,6 +57,17 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let own = own_characteristics(config, limits.receive_targets, is_announced);
         let placement = PlacementLimits::of(config, &limits);
         Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced, placement)))
+    }
+
+    /// Whether one more connection may speak version 2.
+    pub(crate) fn has_room_for_version2(&self) -> bool {
+        let config = &self.core.config;
+        let most = config.version2_connections();
+        if most == 0 || most >= config.connections_max {
+            return most > 0;
+        }
+        let mut open = self.connections.iter().flatten().filter(|found| found.may_speak_version2());
+        open.nth(most as usize - 1).is_none()
     }
 
     /// Gives the server half of a new connection what version 2 adds, if it may be spoken.
@@ -68,7 +79,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ) {
         let config = &self.core.config;
         let is_announced = announces_version_2(private_data);
-        if !config.speaks_version_2() || !(is_announced || config.protocol == ProtocolChoice::Two) {
+        // Without room the client hears no announcement, as from a server that speaks version 1 only.
+        if !(is_announced || config.protocol == ProtocolChoice::Two) || !self.has_room_for_version2() {
             return;
         }
         let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
@@ -81,6 +93,12 @@ impl<P: Provider, S: Services> Engine<P, S> {
 }
 
 impl Connection {
+    /// Whether it speaks version 2, or is about to find out.
+    fn may_speak_version2(&self) -> bool {
+        self.serving.as_ref().is_some_and(|serving| serving.version2.is_some())
+            || self.calling.as_ref().is_some_and(|calling| calling.version2.is_some())
+    }
+
     /// A client's connection that is to speak version 2 has a queue pair: probes the peer. It counts as established when the
     /// answer is here.
     pub(crate) fn begin_probing<P: Provider>(&mut self, core: &mut Core<P>) {

@@ -176,6 +176,39 @@ fn ends_that_want_different_versions_agree() {
     }
 }
 
+/// Puts some data as one of the clients. Returns whether its messages are of version 2.
+#[track_caller]
+fn put_speaks_version_2(bench: &mut Bench, client: usize) -> bool {
+    let data = pattern(1, 3000);
+    let chunks = Chunks::read(bench.clients[client].data(&data));
+    let call = bench.begin(client, request(PUT_ONE), chunks, |writer| put(writer, 3000));
+    let done = bench.finish(client, call.expect("a Call can be begun"));
+    assert_eq!(bytes(&done), [[0; 4], sum(&data).to_be_bytes()].concat());
+    bench.clients[client].engine.statistics().groups_sent > 0
+}
+
+#[test]
+fn connections_beyond_the_quota_speak_version_1() {
+    let server = EngineConfig { version2_max: 2, ..small() };
+    let mut bench = Bench::with(server, small(), 4);
+    let speak = [0, 1, 2, 3].map(|client| put_speaks_version_2(&mut bench, client));
+    assert_eq!(speak.into_iter().filter(|&speaks| speaks).count(), 2, "{speak:?}");
+    // A place that is free again is taken.
+    let leaving = speak.into_iter().position(|speaks| speaks).expect("two speak version 2");
+    let connection = bench.connections[leaving];
+    bench.clients[leaving].engine.disconnect(connection);
+    bench.run(|bench| bench.server.engine.connection_count() == 3);
+    let next = bench.add_client(small());
+    bench.establish();
+    assert!(put_speaks_version_2(&mut bench, next));
+    bench.close();
+
+    let client = EngineConfig { version2_max: 0, ..small() };
+    let mut bench = Bench::with(small(), client, 1);
+    assert!(!put_speaks_version_2(&mut bench, 0));
+    bench.close();
+}
+
 /// The time from a Call to its end, in one-way delays.
 fn delays(placement: PlacementChoice, one_way: Duration, len: usize) -> [u64; 2] {
     let plan = FaultPlan { latency: one_way..=one_way, ..FaultPlan::default() };
