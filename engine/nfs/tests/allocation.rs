@@ -28,6 +28,7 @@ use stag_wire::nfs4::compound::{CompoundReply, OperationsWriter};
 use stag_wire::nfs4::files::{
     AccessArguments4, GetattrArguments4, ReadArguments4, WriteArguments4, WriteHead,
 };
+use stag_wire::nfs4::lock::{ExistingLocker, LockArguments4, LockKind, Locker, LockuArguments, NewLocker};
 use stag_wire::nfs4::open::{
     CloseArguments4, CreateHow4, OpenArguments4, OpenClaim, OpenHow, StateOwner, share,
 };
@@ -406,6 +407,48 @@ fn version_4_opens_and_closes_without_allocations() {
     lab.compound(&[put(&file), close], Chunks::default(), |_| ());
     let alone = opens(&mut lab);
     assert_eq!([beside, alone], [0; 2], "allocations of {ROUNDS} OPENs and CLOSEs: beside another, alone");
+}
+
+/// LOCK and LOCKU of a program that locks a range, works on it, and unlocks it, with replies that are kept.
+#[test]
+fn version_4_locks_without_allocations() {
+    const LOCKED: u64 = 4096;
+    let mut lab = Lab::new("lock4");
+    let state = lab.begin4();
+    let file = lab.file.clone();
+    lab.keeps = true;
+    let lock = |locker| {
+        Argument4::Lock(LockArguments4 {
+            kind: LockKind::Write,
+            is_reclaim: false,
+            offset: 0,
+            length: LOCKED,
+            locker,
+        })
+    };
+    let locked = |outcomes: &[Outcome4<'_>]| match &outcomes[1] {
+        Outcome4::Lock(Ok(stateid)) | Outcome4::Locku(Ok(stateid)) => *stateid,
+        other => panic!("{other:?}"),
+    };
+    let unlock = |stateid| {
+        Argument4::Locku(LockuArguments {
+            kind: LockKind::Write,
+            seqid: 0,
+            stateid,
+            offset: 0,
+            length: LOCKED,
+        })
+    };
+    let owner = StateOwner { clientid: 0, owner: Opaque(b"lock id:0123456789abcdef") };
+    let first = lock(Locker::New(NewLocker { open_seqid: 0, open_stateid: state, lock_seqid: 0, owner }));
+    let stateid = lab.compound(&[put(&file), first], Chunks::default(), locked);
+    let mut stateid = lab.compound(&[put(&file), unlock(stateid)], Chunks::default(), locked);
+    let counted = lab.count(|lab| {
+        let again = lock(Locker::Existing(ExistingLocker { stateid, lock_seqid: 0 }));
+        stateid = lab.compound(&[put(&file), again], Chunks::default(), locked);
+        stateid = lab.compound(&[put(&file), unlock(stateid)], Chunks::default(), locked);
+    });
+    assert_eq!(counted, 0, "allocations of {ROUNDS} LOCKs and LOCKUs");
 }
 
 #[test]

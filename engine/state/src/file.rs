@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use super::spare::SpareOwners;
 use super::{HostSite, LockRequest, Owner, Range};
 use crate::open::ShareModes;
 
@@ -153,7 +154,7 @@ impl<W> File<W> {
     }
 
     /// Does what was planned; the plan's kind is that of its new lock.
-    pub(super) fn apply(&mut self, request: &LockRequest<'_>, plan: &Plan) {
+    pub(super) fn apply(&mut self, request: &LockRequest<'_>, plan: &Plan, spare: &mut SpareOwners) {
         let kind = plan.new.map(|(_, exclusive)| exclusive);
         let mut owner = None;
         self.held.retain(|held| {
@@ -165,9 +166,9 @@ impl<W> File<W> {
         });
         let mut come = plan.rest.iter().chain([&plan.new]).flatten().peekable();
         if come.peek().is_none() {
-            return;
+            return owner.into_iter().for_each(|owner| spare.keep(owner));
         }
-        let owner = owner.unwrap_or_else(|| request.owner());
+        let owner = owner.unwrap_or_else(|| spare.take(request));
         for &(range, exclusive) in come {
             let place = self.held.partition_point(|held| held.range.first() < range.first());
             self.held.insert(place, Held { owner: owner.clone(), range, exclusive });

@@ -42,6 +42,7 @@ mod price;
 mod range;
 pub mod session;
 pub mod slot;
+mod spare;
 mod stages;
 pub mod stateid;
 mod sync;
@@ -53,6 +54,7 @@ use std::rc::Rc;
 use file::{File, Share};
 pub use file::{Held, Waiting};
 pub use range::Range;
+use spare::{SPARE_LEN, SpareFiles, SpareOwners};
 
 use client::ClientId;
 use open::ShareModes;
@@ -171,7 +173,8 @@ impl LockConfig {
         const LOCK: u64 = 480;
         // The same, and what the waiting one's owner is called back with.
         const WAITING: u64 = 560;
-        self.locks_max as u64 * LOCK + self.waiting_max as u64 * WAITING + self.handle_octets_max as u64
+        let locks = self.locks_max as u64 * LOCK + self.waiting_max as u64 * WAITING;
+        locks + self.handle_octets_max as u64 + SPARE_LEN
     }
 }
 
@@ -262,6 +265,8 @@ pub struct LockTable<W> {
     handle_octets: u64,
     /// Not fetched yet. No more than waited.
     granted: VecDeque<Granted<W>>,
+    spare_owners: SpareOwners,
+    spare_files: SpareFiles<W>,
 }
 
 /// Octets of heap that the table takes for a host at a site of its own: maps are as large again as what is in them.
@@ -279,6 +284,8 @@ impl<W> LockTable<W> {
             all: Counts::default(),
             handle_octets: 0,
             granted: VecDeque::new(),
+            spare_owners: SpareOwners::default(),
+            spare_files: SpareFiles::default(),
         }
     }
 
@@ -503,7 +510,8 @@ impl<W> LockTable<W> {
         if growth > 0 {
             self.check_room(request.file, request.host, growth as u32, request.handle.len())?;
         }
-        self.files.entry(request.file).or_default().apply(request, &plan);
+        let file = self.files.entry(request.file).or_insert_with(|| self.spare_files.take());
+        file.apply(request, &plan, &mut self.spare_owners);
         self.count_locks(request.host, growth, request.handle.len());
         Ok(plan.frees)
     }
@@ -551,8 +559,10 @@ impl<W> LockTable<W> {
     }
 
     fn drop_if_empty(&mut self, key: FileKey) {
-        if self.files.get(&key).is_some_and(File::is_empty) {
-            self.files.remove(&key);
+        if self.files.get(&key).is_some_and(File::is_empty)
+            && let Some(file) = self.files.remove(&key)
+        {
+            self.spare_files.keep(file);
         }
     }
 

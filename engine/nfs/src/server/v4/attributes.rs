@@ -29,11 +29,11 @@ pub(super) struct Needs {
 
 impl<S: Store + ?Sized> Server<'_, S> {
     /// What the file system of an object or node is.
-    fn facts(&self, at: At) -> FileSystemFacts {
+    fn facts(&self, at: &At) -> FileSystemFacts {
         let lease_time = u32::try_from(self.state.config.clients.lease_term.as_secs()).unwrap_or(u32::MAX);
         match at {
             At::Object(opened) => {
-                let profile = self.exports.volume(&opened).profile();
+                let profile = self.exports.volume(opened).profile();
                 let changes = if profile.can.counts_changes {
                     ChangeAttributeType::MonotonicIncrement
                 } else {
@@ -51,18 +51,18 @@ impl<S: Store + ?Sized> Server<'_, S> {
     }
 
     /// What an object or node is.
-    pub(super) fn stat(&self, at: At) -> Step<ObjectStat> {
+    pub(super) fn stat(&self, at: &At) -> Step<ObjectStat> {
         match at {
-            At::Object(opened) => opened.known(self.exports.stat(&opened)),
-            At::Pseudo(node) => Ok(self.state.pseudo.stat(node)),
+            At::Object(opened) => opened.known(self.exports.stat(opened)),
+            At::Pseudo(node) => Ok(self.state.pseudo.stat(*node)),
         }
     }
 
     /// What a request needs that is for objects of the file system of `at`.
-    pub(super) fn needs(&self, at: At, request: &Bitmap<'_>) -> Step<Needs> {
+    pub(super) fn needs(&self, at: &At, request: &Bitmap<'_>) -> Step<Needs> {
         let usage = match at {
             _ if !fattr::needs_usage(request) => None,
-            At::Object(opened) => Some(opened.known(self.exports.volume(&opened).store().usage())?),
+            At::Object(opened) => Some(opened.known(self.exports.volume(opened).store().usage())?),
             At::Pseudo(_) => Some(PSEUDO_USAGE),
         };
         let handles = request.contains(Attribute::FileHandle.number());
@@ -72,7 +72,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
     /// Hands `tell` an object or node as its attributes are told; `seen` is what it is.
     pub(super) fn describe<T>(
         &self,
-        at: At,
+        at: &At,
         seen: &ObjectStat,
         needs: &Needs,
         minor: u32,
@@ -86,7 +86,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
             &[]
         };
         let covers = match at {
-            At::Object(opened) if self.is_root(&opened) => Some(self.mounted_on(&opened)),
+            At::Object(opened) if self.is_root(opened) => Some(self.mounted_on(opened)),
             _ => None,
         };
         tell(&Described { seen, handle, covers, of: &needs.of, usage: needs.usage.as_ref(), minor })
@@ -103,12 +103,12 @@ pub(super) fn getattr<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     arguments: &GetattrArguments4<'_>,
 ) -> Step {
-    let at = cursor.at()?;
+    let Cursor { current, results, minor, .. } = cursor;
+    let at = current.as_ref().ok_or(Status4::NoFilehandle)?;
     let request = &arguments.request;
-    fattr::check_request(request, cursor.minor)?;
+    fattr::check_request(request, *minor)?;
     let seen = server.stat(at)?;
     let needs = server.needs(at, &request.0)?;
-    let Cursor { results, minor, .. } = cursor;
     server.describe(at, &seen, &needs, *minor, |object| {
         results.append(|writer| fattr::encode(writer, request, object))
     })?;
@@ -121,7 +121,7 @@ fn compare<S: Store + ?Sized>(
     cursor: &Cursor<'_>,
     wanted: &AttributeList<'_>,
 ) -> Step<bool> {
-    let at = cursor.at()?;
+    let at = cursor.current.as_ref().ok_or(Status4::NoFilehandle)?;
     let seen = server.stat(at)?;
     let needs = server.needs(at, &wanted.mask)?;
     Ok(server.describe(at, &seen, &needs, cursor.minor, |object| fattr::compare(wanted, object))?)

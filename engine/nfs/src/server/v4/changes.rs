@@ -254,7 +254,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
 
     /// A directory whose entries are about to change, as it is.
     pub(super) fn directory(&self, opened: &ResolvedHandle) -> Step<ObjectStat> {
-        let seen = self.stat(At::Object(*opened))?;
+        let seen = self.stat(&At::Object(*opened))?;
         check_directory(&seen)?;
         Ok(seen)
     }
@@ -405,7 +405,7 @@ pub(super) fn link<S: Store + ?Sized>(
     check_name(name.0)?;
     let (file, directory) = saved_and_current(cursor)?;
     let seen = server.directory(&directory)?;
-    let file_seen = server.stat(At::Object(file))?;
+    let file_seen = server.stat(&At::Object(file))?;
     if file_seen.kind == ObjectKind::Directory {
         return Err(Status4::IsDir.into());
     }
@@ -425,7 +425,7 @@ pub(super) fn setattr<S: Store + ?Sized>(
     cursor.at()?;
     let wanted = settable::decode(&arguments.attributes, cursor.minor, SetOn::Existing)?;
     let opened = server.changeable(cursor)?;
-    let seen = server.stat(At::Object(opened))?;
+    let seen = server.stat(&At::Object(opened))?;
     let set = *wanted.update();
     if set.size.is_some() {
         if seen.kind != ObjectKind::Regular {

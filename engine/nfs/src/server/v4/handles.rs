@@ -17,7 +17,7 @@ pub(super) fn putfh<S: Store + ?Sized>(
 }
 
 pub(super) fn getfh<S: Store + ?Sized>(server: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
-    let handle = server.handle(cursor.at()?);
+    let handle = server.handle(&cursor.at()?);
     let handle: Handle4<'_> = Opaque(&handle);
     cursor.results.value(&handle)?;
     Ok(())

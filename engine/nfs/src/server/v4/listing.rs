@@ -87,7 +87,7 @@ struct Shown<'s> {
 
 impl<S: Store + ?Sized> Entries<'_, '_, '_, '_, S> {
     /// Appends an entry that leads to `at`, which was seen so. `false`: it does not fit.
-    fn push(&mut self, shown: &Shown<'_>, at: At, seen: &stag_vfs::ObjectStat, needs: &Needs) -> bool {
+    fn push(&mut self, shown: &Shown<'_>, at: &At, seen: &stag_vfs::ObjectStat, needs: &Needs) -> bool {
         let Entries { server, directory, request, minor, .. } = self;
         let pushed = server.describe(at, seen, needs, *minor, |object| {
             directory.push(shown.cookie, shown.name, |writer| fattr::encode(writer, request, object))
@@ -97,7 +97,7 @@ impl<S: Store + ?Sized> Entries<'_, '_, '_, '_, S> {
 
     /// Appends an entry whose attributes are not known, because of `error`. `false`: it does not fit, or the client wants no
     /// such entry: then there is no list (8881-18.23.3).
-    fn push_error(&mut self, shown: &Shown<'_>, at: At, needs: &Needs, error: Status4) -> bool {
+    fn push_error(&mut self, shown: &Shown<'_>, at: &At, needs: &Needs, error: Status4) -> bool {
         if !fattr::takes_errors(self.request) {
             self.failed = Some(error.into());
             return false;
@@ -122,17 +122,17 @@ impl<S: Store + ?Sized> Entries<'_, '_, '_, '_, S> {
         let (request, here) = (&self.request.0, At::Pseudo(node));
         match server.enter(cursor_caller, node) {
             Ok(at) => {
-                let seen = server.stat(at)?;
-                let needs = server.needs(at, request)?;
-                Ok(self.push(shown, at, &seen, &needs))
+                let seen = server.stat(&at)?;
+                let needs = server.needs(&at, request)?;
+                Ok(self.push(shown, &at, &seen, &needs))
             }
             // Another reactor has its files: clients hear all when they go there.
             Err(error) => {
-                let needs = server.needs(here, request)?;
+                let needs = server.needs(&here, request)?;
                 if request.is_empty() {
-                    return Ok(self.push(shown, here, &numbered(shown.fileid), &needs));
+                    return Ok(self.push(shown, &here, &numbered(shown.fileid), &needs));
                 }
-                Ok(self.push_error(shown, here, &needs, error))
+                Ok(self.push_error(shown, &here, &needs, error))
             }
         }
     }
@@ -215,13 +215,13 @@ fn list_directory<S: Store + ?Sized>(
     arguments: &ReaddirArguments4<'_>,
 ) -> Step {
     let request = &arguments.request;
-    let seen = server.stat(At::Object(*opened))?;
+    let seen = server.stat(&At::Object(*opened))?;
     let volume = server.exports.volume(opened);
     let verifier = volume.list_verifier(&seen)?;
     if arguments.cookie != 0 && arguments.verifier.0 != verifier {
         return Err(Status4::NotSame.into());
     }
-    let needs = server.needs(At::Object(*opened), &request.0)?;
+    let needs = server.needs(&At::Object(*opened), &request.0)?;
     let attributes = fattr::needs_stat(request, cursor.minor);
     let start = ListStart { cookie: arguments.cookie.saturating_sub(COOKIE_SHIFT), attributes };
     let caller = cursor.caller.clone();
@@ -248,9 +248,9 @@ fn list_directory<S: Store + ?Sized>(
             }
             let at = At::Object(ResolvedHandle { object, ..*opened });
             match entry.attributes {
-                Some(seen) => entries.push(&shown, at, &seen, &needs),
-                None if attributes => entries.push_error(&shown, at, &needs, Status4::Access),
-                None => entries.push(&shown, at, &numbered(object.fileid), &needs),
+                Some(seen) => entries.push(&shown, &at, &seen, &needs),
+                None if attributes => entries.push_error(&shown, &at, &needs, Status4::Access),
+                None => entries.push(&shown, &at, &numbered(object.fileid), &needs),
             }
         });
         Ok(opened.known(listed)? && list_added(entries, &caller, &inner, 0)?)

@@ -70,7 +70,7 @@ pub(super) fn lookup<S: Store + ?Sized>(
             server.enter_named(&cursor.caller, node, name.0)?
         }
         At::Object(opened) => {
-            let seen = server.stat(at)?;
+            let seen = server.stat(&at)?;
             check_directory_or_symlink(&seen)?;
             check_name(name.0)?;
             server.enter_entry(cursor, &opened, &seen, name.0)?
@@ -92,7 +92,7 @@ pub(super) fn lookupp<S: Store + ?Sized>(
             None => None,
         },
         At::Object(opened) => {
-            let seen = server.stat(at)?;
+            let seen = server.stat(&at)?;
             check_directory_or_symlink(&seen)?;
             if !server.is_root(&opened) {
                 let volume = server.exports.volume(&opened);
@@ -120,7 +120,7 @@ pub(super) fn secinfo<S: Store + ?Sized>(
             server.enter_named(&cursor.caller, node, name.0)?;
         }
         At::Object(opened) => {
-            let seen = server.stat(at)?;
+            let seen = server.stat(&at)?;
             check_directory(&seen)?;
             check_name(name.0)?;
             server.enter_entry(cursor, &opened, &seen, name.0)?;
@@ -135,7 +135,7 @@ pub(super) fn readlink<S: Store + ?Sized>(
     _: &(),
 ) -> Step {
     let opened = cursor.object_or(Status4::Inval)?;
-    let seen = server.stat(At::Object(opened))?;
+    let seen = server.stat(&At::Object(opened))?;
     let mut space = [0; LINK_SPACE];
     let volume = server.exports.volume(&opened);
     let path = opened.known(volume.read_link(&seen, &mut space, server.time))?;

@@ -347,11 +347,11 @@ impl<S: Store + ?Sized> Server<'_, S> {
     }
 
     /// The handle of an object or node.
-    pub(super) fn handle(&self, at: At) -> [u8; HANDLE_LEN] {
+    pub(super) fn handle(&self, at: &At) -> [u8; HANDLE_LEN] {
         match at {
-            At::Object(opened) => self.exports.seal(&opened, opened.object),
+            At::Object(opened) => self.exports.seal(opened, opened.object),
             At::Pseudo(node) => {
-                let object = ObjectId { fileid: self.state.pseudo.fileid(node), generation: 0 };
+                let object = ObjectId { fileid: self.state.pseudo.fileid(*node), generation: 0 };
                 self.exports.handles.seal(PSEUDO_FSID, object)
             }
         }
