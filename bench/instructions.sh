@@ -117,6 +117,7 @@ count_budgets() {
     for fabric in shm verbs iwarp; do
         rows=(null:1 null:32 getattr:1 get:1 put:1 read:1 write:1)
         [ $fabric = iwarp ] || rows+=(getattr:32 read:32 write:32 getattr+carried:32 read+carried:32 write+carried:32)
+        [ $fabric != shm ] || rows+=(getattr4:32 read4:32 write4:32)
         for row in "${rows[@]}"; do
             { read -r requester _ && read -r responder _; } < <(executed $fabric "${row#*:}" "${row%:*}") || return 1
             row=${row/:/_} row=${row/+/_}

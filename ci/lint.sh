@@ -8,7 +8,7 @@ fmt() { cargo fmt --all --check; }
 # Where the library hwloc is (ci/packages.sh hwloc), its feature is checked as well. The fuzzer's program is checked without
 # libFuzzer, which takes a C++ compiler half a minute: nothing is linked.
 clippy() {
-    local features=(--features stag-one-thread/version4,stag-fuzz/libfuzzer)
+    local features=(--features stag-fuzz/libfuzzer)
     [ ! -e /usr/include/hwloc.h ] || [ ! -e /usr/include/libudev.h ] || features+=(--features stag-runtime/hwloc)
     CUSTOM_LIBFUZZER_PATH=/not-linked/libfuzzer.a cargo clippy --locked --workspace --all-targets "${features[@]}" -- -D warnings
 }

@@ -49,14 +49,12 @@ use stag::runtime::ReactorId;
 #[path = "../../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
 mod kinds;
-#[cfg(feature = "version4")]
 mod kinds4;
 #[path = "../../examples/shared/nothing.rs"]
 mod nothing;
 mod tcp;
 
 use kinds::{Chunked, File, NfsCall, Null};
-#[cfg(feature = "version4")]
 use kinds4::File4;
 
 /// Octets of payload memory at each end.
@@ -232,11 +230,8 @@ fn main() -> Result<()> {
         "getattr" => run(&words, File::new(NfsCall::Getattr, data_len)),
         "read" => run(&words, File::new(NfsCall::Read, data_len)),
         "write" => run(&words, File::new(NfsCall::Write, data_len)),
-        #[cfg(feature = "version4")]
         "getattr4" => run(&words, File4::new(NfsCall::Getattr, data_len)),
-        #[cfg(feature = "version4")]
         "read4" => run(&words, File4::new(NfsCall::Read, data_len)),
-        #[cfg(feature = "version4")]
         "write4" => run(&words, File4::new(NfsCall::Write, data_len)),
         _ => usage(),
     }

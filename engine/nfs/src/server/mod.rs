@@ -236,6 +236,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
         opened
     }
 
+    // Each Call comes here: what is found is made where it is kept.
+    #[inline(always)]
     fn find(&self, asker: &CallContext<'_>, handle: Handle<'_>) -> Result<ResolvedHandle, FsError> {
         let (fsid, object) = self.handles.open(handle.0)?;
         let has_fsid = |share: &Share<S>| share.volume().profile().fsid == fsid && !share.is_removed();
@@ -248,6 +250,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     /// An object of an export; `None`: `asker` has no rights there.
+    #[inline(always)]
     fn resolve(&self, asker: &CallContext<'_>, place: usize, object: ObjectId) -> Option<ResolvedHandle> {
         let share = &self.shares[place];
         let read_only = match share.rights(asker.peer) {
