@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
-use crate::blocking;
+use crate::blocking::{self, Cached};
 use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces};
 use crate::file::DiskFile;
 use crate::ring::Ring;
@@ -65,6 +65,20 @@ impl fmt::Display for Method {
             Method::Stepped => write!(f, "step by step"),
         }
     }
+}
+
+/// Which operations of an owner are done as they are begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtOnce {
+    /// None: io_uring does them.
+    #[default]
+    None,
+    /// Reads of what is in memory already: they are tried by a system call that does not wait, and others go to io_uring. For files on
+    /// local devices.
+    CachedReads,
+    /// All, by plain system calls. For files that are in memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device
+    /// holds such a call up, while the ring takes longer to read them, and hands each write to another thread.
+    All,
 }
 
 /// How safe a write has to be before it completes.
@@ -125,8 +139,7 @@ pub(crate) enum Means {
 /// An owner, and its completions that it has not asked for yet.
 struct Owner {
     done: VecDeque<DiskCompletion>,
-    /// Whether its operations are done as they are begun.
-    is_immediate: bool,
+    at_once: AtOnce,
     gone: bool,
 }
 
@@ -174,16 +187,25 @@ impl Disk {
         let mut operations = shared.borrow_mut();
         let owner = operations.owners.len() as u32;
         let done = VecDeque::with_capacity(operations.depth as usize);
-        operations.owners.push(Owner { done, is_immediate: false, gone: false });
+        operations.owners.push(Owner { done, at_once: AtOnce::None, gone: false });
         drop(operations);
         Disk { shared, owner }
     }
 
-    /// Whether this owner's operations are done by plain system calls as they are begun. That is for files that are in
-    /// memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device holds such a call up, while the ring takes longer to read
-    /// them, and hands each write to another thread.
-    pub fn set_immediate(&self, is_immediate: bool) {
-        self.shared.borrow_mut().owners[self.owner as usize].is_immediate = is_immediate;
+    /// Which of this owner's operations are to be done as they are begun.
+    pub fn set_at_once(&self, at_once: AtOnce) {
+        self.shared.borrow_mut().owners[self.owner as usize].at_once = at_once;
+    }
+
+    /// Which of this owner's operations are done as they are begun.
+    #[must_use]
+    pub fn at_once(&self) -> AtOnce {
+        let operations = self.shared.borrow();
+        match operations.means {
+            Means::Uring(_) => operations.owners[self.owner as usize].at_once,
+            Means::Blocking => AtOnce::All,
+            Means::Stepped(_) => AtOnce::None,
+        }
     }
 
     /// How it works.
@@ -242,7 +264,7 @@ impl Disk {
         self.begin(Work { tag, offset: 0, sync, data: Data::None }, file)
     }
 
-    fn begin(&self, work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
+    fn begin(&self, mut work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
         let operations = &mut *self.shared.borrow_mut();
         if operations.outstanding == operations.depth {
             return Err(DiskRefused(work.data));
@@ -254,9 +276,23 @@ impl Disk {
             Data::Write(_) => statistics.writes += 1,
         }
         operations.outstanding += 1;
-        let is_immediate = operations.owners[self.owner as usize].is_immediate;
+        let at_once = operations.owners[self.owner as usize].at_once;
         match &mut operations.means {
-            Means::Uring(ring) if !is_immediate => {
+            Means::Uring(ring) if at_once != AtOnce::All => {
+                if at_once == AtOnce::CachedReads && matches!(work.data, Data::Read(_)) {
+                    operations.statistics.system_calls += 1;
+                    match blocking::read_cached(&mut work, file) {
+                        Cached::All => {
+                            let result = Ok(work.data.len() as u32);
+                            let completion = DiskCompletion { tag: work.tag, result, data: work.data };
+                            operations.complete(self.owner, completion);
+                            return Ok(());
+                        }
+                        Cached::NotAll => {}
+                        // Of this file system it is not asked again.
+                        Cached::Unknown => operations.owners[self.owner as usize].at_once = AtOnce::None,
+                    }
+                }
                 ring.begin(self.owner, work, file);
             }
             Means::Uring(_) | Means::Blocking => {
@@ -281,9 +317,13 @@ impl Disk {
         {
             operations.complete(owner, completion);
         }
-        let completion = operations.owners[self.owner as usize].done.pop_front()?;
-        operations.outstanding -= 1;
-        Some(completion)
+        operations.next_done(self.owner)
+    }
+
+    /// The next of this owner's operations that was over when it was begun, or that [`Disk::poll`] has heard of. The kernel is not
+    /// asked.
+    pub fn poll_done(&self) -> Option<DiskCompletion> {
+        self.shared.borrow_mut().next_done(self.owner)
     }
 }
 
@@ -298,6 +338,12 @@ impl Drop for Disk {
 }
 
 impl Operations {
+    fn next_done(&mut self, owner: u32) -> Option<DiskCompletion> {
+        let completion = self.owners[owner as usize].done.pop_front()?;
+        self.outstanding -= 1;
+        Some(completion)
+    }
+
     pub(crate) fn complete(&mut self, owner: u32, completion: DiskCompletion) {
         self.statistics.failures += u64::from(completion.result.is_err());
         let owner = &mut self.owners[owner as usize];

@@ -6,8 +6,8 @@
 //!
 //! Each [`Disk::poll`] submits all new operations by one system call, and finds completions in shared memory, without one.
 //! Where io_uring is not permitted (an old kernel, a container's filter), operations are done by plain system calls as they are
-//! begun, and [`Disk::method`] says so. The same is true of an owner whose files are in memory ([`Disk::set_immediate`]): the
-//! kernel never waits for a device there.
+//! begun, and [`Disk::method`] says so. The same is true of an owner whose files are in memory, and of reads of what the kernel
+//! has in memory of other files ([`AtOnce`]): the kernel never waits for a device there.
 //!
 //! System calls that io_uring does not have, and that may wait, are for [`Helpers`]: threads of one owner. A [`DiskFile`] can leave its
 //! closing to them.
@@ -25,7 +25,7 @@ pub mod system;
 mod users;
 
 pub use completion::{Data, DiskCompletion, DiskRefused, PIECES_MAX, PIECES_USUAL, Pieces};
-pub use disk::{Disk, DiskConfig, DiskStatistics, Method, Sync};
+pub use disk::{AtOnce, Disk, DiskConfig, DiskStatistics, Method, Sync};
 pub use file::{ClosingBin, DiskFile};
 pub use helpers::{HelperLimits, Helpers};
 pub use rustix::io::Errno;

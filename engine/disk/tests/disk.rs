@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use stag_disk::{
-    Data, Disk, DiskCompletion, DiskConfig, DiskFile, Errno, Method, PIECES_USUAL, Pieces, Sync, system,
+    AtOnce, Data, Disk, DiskCompletion, DiskConfig, DiskFile, Errno, Method, PIECES_USUAL, Pieces, Sync,
+    system,
 };
 use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, PageSize, Pool, Shared};
 use stag_testing::Scratch;
@@ -334,7 +335,7 @@ fn what_is_immediate_is_done_as_it_is_begun() {
     each_way(|disk, pool| {
         let (scratch, other) = (Scratch::vacant(), disk.another());
         let file = open(&scratch);
-        disk.set_immediate(true);
+        disk.set_at_once(AtOnce::All);
         disk.write(1, &file, 0, one(filled(&pool, b"now")), Sync::Data).unwrap();
         assert_eq!(fs::read(&scratch.0).unwrap(), b"now");
         let calls = disk.statistics().system_calls;
@@ -352,10 +353,33 @@ fn what_is_immediate_is_done_as_it_is_begun() {
         // Each owner for itself, and only for as long as it is so.
         other.write(4, &file, 3, one(filled(&pool, b" or")), Sync::None).unwrap();
         assert_eq!(octets_of(wait(&other)), 3);
-        disk.set_immediate(false);
+        disk.set_at_once(AtOnce::None);
         disk.write(5, &file, 6, one(filled(&pool, b" later")), Sync::None).unwrap();
         assert_eq!(octets_of(wait(&disk)), 6);
         assert_eq!(fs::read(&scratch.0).unwrap(), b"now or later");
+    });
+}
+
+/// A read of what is in memory is over when it was begun, where the file system tells; what is not in memory is read all the same.
+#[test]
+fn reads_of_what_is_in_memory_do_not_wait() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
+        disk.set_at_once(AtOnce::CachedReads);
+        disk.write(1, &file, 0, one(filled(&pool, b"text")), Sync::All).unwrap();
+        assert_eq!(octets_of(wait(&disk)), 4);
+        for tag in [2, 3] {
+            disk.read(tag, &file, 0, one(pool.take_len(4).unwrap())).unwrap();
+            let tells = disk.at_once() != AtOnce::None;
+            let completion = disk.poll_done().inspect(|_| assert!(tells)).unwrap_or_else(|| wait(&disk));
+            assert_eq!((completion.tag, &*octets(completion)), (tag, &b"text"[..]));
+            // The next one finds nothing in memory, if the file system lets go of it.
+            rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        }
+        // Behind its end.
+        disk.read(4, &file, 2, one(pool.take_len(4).unwrap())).unwrap();
+        assert_eq!(octets(wait(&disk)), b"xt");
     });
 }
 

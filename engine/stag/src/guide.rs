@@ -1,5 +1,8 @@
 //! From an echo to an object store: each step is a small difference from the one before, and each is compiled and run.
 //!
+//! A program that uses Stag depends on it by `cargo add --path STAG/engine/stag stag`, where STAG is this source tree. The features
+//! `shm` and `iwarp` are on; `--features verbs,tcp,nfs` adds others.
+//!
 //! | step | what is new |
 //! |---|---|
 //! | [`a_echo`] | a server, a client, one Call |

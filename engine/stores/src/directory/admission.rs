@@ -1,7 +1,8 @@
-//! Admits or refuses READs and WRITEs: once in a pass, for all that came in it.
+//! Admits or refuses READs and WRITEs: a READ of what is in memory as it comes, and others once in a pass, for all that came in it.
 //!
-//! The file is examined after the last of them came and before the first is done. So the result is as true for each as if the
-//! file had been examined for that one alone.
+//! In a pass the file is examined after the last of them came and before the first is done. So the result is as true for each as
+//! if the file had been examined for that one alone. WRITEs always share that look: for one of its own, and another one afterwards,
+//! they would pay more than their Replies gain from being sent at once.
 
 use std::sync::Arc;
 
@@ -29,6 +30,12 @@ impl DirectoryStore {
     /// Admits or refuses the transfers that were asked for: what a file is counts for all of them that are there now. What
     /// changes names or attributes admits first those that came before it.
     pub(super) fn admit(&mut self) {
+        self.admit_asked();
+        self.asked.clear();
+    }
+
+    /// As [`DirectoryStore::admit`]; what the files are is still known afterwards.
+    pub(super) fn admit_asked(&mut self) {
         if self.transfers.has_asked() {
             // The operation in hand goes on with its own answers.
             let answers = self.kernel.take_answers();
@@ -37,7 +44,6 @@ impl DirectoryStore {
             }
             self.kernel.resume(answers);
         }
-        self.asked.clear();
     }
 
     pub(super) fn admit_read(

@@ -71,7 +71,7 @@ use std::time::Duration;
 use rustix::fs::Gid;
 use rustix::io::Errno;
 use stag_disk::system::{self, FileUsers};
-use stag_disk::{Disk, Method};
+use stag_disk::{AtOnce, Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
     Acl, Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
@@ -277,8 +277,13 @@ impl DirectoryStore {
     }
 
     fn note_waits(&mut self, waits: MayWait) {
-        self.transfers.disk().set_immediate(waits == MayWait::Nothing);
-        self.syncs.disk().set_immediate(waits == MayWait::Nothing);
+        let at_once = match waits {
+            MayWait::Nothing => AtOnce::All,
+            MayWait::Device => AtOnce::CachedReads,
+            MayWait::Everything => AtOnce::None,
+        };
+        self.transfers.disk().set_at_once(at_once);
+        self.syncs.disk().set_at_once(at_once);
         if !self.is_configured && (waits == MayWait::Nothing || self.errands.get_mut().start_helpers()) {
             self.kernel.set_may_wait(waits);
         }
@@ -564,14 +569,25 @@ impl Store for DirectoryStore {
         object: ObjectId,
         offset: u64,
         count: u32,
-        _: &mut Vec<Shared>,
+        pieces: &mut Vec<Shared>,
         _: Timestamp,
     ) -> ChangeStep<ReadDone> {
-        let progress = self.transfers.read(object, *user, offset, count)?;
-        if self.transfers.has_many_asked() {
+        let ticket = self.transfers.read(object, *user, offset, count)?;
+        if self.transfers.disk().at_once() != AtOnce::None {
+            self.admit_asked();
+            // What the file was just before it was read is what its reader is told of it.
+            std::mem::swap(&mut self.asked, self.finished.get_mut());
+            self.asked.clear();
+            if self.transfers.take_done(ticket) {
+                return match self.finish(ticket, pieces)? {
+                    Finished::Read(done) => Ok(Progress::Done(done)),
+                    _ => Err(FsError::Fault.into()),
+                };
+            }
+        } else if self.transfers.has_many_asked() {
             self.admit();
         }
-        Ok(progress)
+        Ok(Progress::Later(ticket))
     }
 
     fn write(
@@ -590,14 +606,12 @@ impl Store for DirectoryStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(FsError::TooLarge.into());
         }
-        let progress = self.transfers.write(object, *user, offset, data, stability)?;
-        if let Progress::Later(ticket) = progress {
-            self.writing.begin(ticket, object.fileid);
-        }
+        let ticket = self.transfers.write(object, *user, offset, data, stability)?;
+        self.writing.begin(ticket, object.fileid);
         if self.transfers.has_many_asked() {
             self.admit();
         }
-        Ok(progress)
+        Ok(Progress::Later(ticket))
     }
 
     fn commit(&mut self, object: ObjectId, _: u64, _: u32) -> ChangeStep<()> {

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use stag_disk::{Data, Disk, DiskCompletion, PIECES_MAX, Pieces, Sync};
 use stag_memory::{Buf, Pool, Shared};
 use stag_vfs::{
-    Finished, FsError, ObjectId, Progress, ReadDone, Stability, UserIdentity, WriteData, WriteDone,
+    Finished, FsError, ObjectId, ReadDone, Stability, Ticket, UserIdentity, WriteData, WriteDone,
 };
 
 use super::kernel::{File, Kernel};
@@ -154,7 +154,7 @@ impl Transfers {
         user: UserIdentity,
         offset: u64,
         count: u32,
-    ) -> Result<Progress<ReadDone>, FsError> {
+    ) -> Result<Ticket, FsError> {
         let what = What::Read { size: 0 };
         self.ask(object, user, None, (offset, count as usize), what, Pieces::new())
     }
@@ -167,7 +167,7 @@ impl Transfers {
         offset: u64,
         data: WriteData<'_>,
         stable: Stability,
-    ) -> Result<Progress<WriteDone>, FsError> {
+    ) -> Result<Ticket, FsError> {
         let len = data.len();
         let data = match data {
             WriteData::Placed(pieces) if pieces.len() <= PIECES_MAX => pieces.iter().cloned().collect(),
@@ -199,7 +199,7 @@ impl Transfers {
         Ok(bufs.into_iter().map(Buf::share).collect())
     }
 
-    fn ask<T>(
+    fn ask(
         &mut self,
         object: ObjectId,
         user: UserIdentity,
@@ -207,7 +207,7 @@ impl Transfers {
         (offset, len): (u64, usize),
         what: What,
         data: Pieces<Shared>,
-    ) -> Result<Progress<T>, FsError> {
+    ) -> Result<Ticket, FsError> {
         if self.waiting.len() >= WAITING_MAX {
             return Err(FsError::Busy);
         }
@@ -223,7 +223,7 @@ impl Transfers {
             }
         };
         self.asked.push_back(Asked { index, object, user, write });
-        Ok(Progress::Later(Work::Transfer(index).ticket()))
+        Ok(Work::Transfer(index).ticket())
     }
 
     /// Whether there is something to admit or to refuse.
@@ -381,13 +381,27 @@ impl Transfers {
         any
     }
 
+    /// Whether a transfer was over as soon as it was admitted, or refused: then its end is to be fetched.
+    pub(super) fn take_done(&mut self, ticket: Ticket) -> bool {
+        while let Some(completion) = self.disk.poll_done() {
+            self.note_completion(completion);
+        }
+        // It is one of the last.
+        let place = self.done.iter().rposition(|index| Work::Transfer(*index).ticket() == ticket);
+        place.is_some_and(|place| self.done.remove(place).is_some())
+    }
+
     fn harvest(&mut self) {
         while let Some(completion) = self.disk.poll() {
-            let index = completion.tag as u32;
-            let Some(transfer) = self.slots[index as usize].as_mut() else { continue };
-            transfer.end = Some(End::Completed(completion));
-            self.note_end(index);
+            self.note_completion(completion);
         }
+    }
+
+    fn note_completion(&mut self, completion: DiskCompletion) {
+        let index = completion.tag as u32;
+        let Some(transfer) = self.slots[index as usize].as_mut() else { return };
+        transfer.end = Some(End::Completed(completion));
+        self.note_end(index);
     }
 
     /// What came of a transfer that is over.

@@ -492,7 +492,10 @@ fn holes_stay_holes() {
 /// More READs than there is memory for wait for their turn, in order, and none is lost.
 #[test]
 fn reads_wait_for_memory() {
-    let mut lab = Lab::directory(64, |config| config.reading_max = 16 * PAGE);
+    // Where a look at a file may wait, no READ is done at once.
+    let mut lab = Lab::directory(64, |config| {
+        (config.reading_max, config.may_wait) = (16 * PAGE, Some(MayWait::Everything));
+    });
     let file = lab.file("f");
     let octets: Vec<u8> = (0..8 * PAGE).map(|at| (at / 256) as u8).collect();
     lab.write(file, 0, &octets).unwrap();

@@ -5,9 +5,12 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
+use stag_disk::{Disk, DiskConfig};
+use stag_stores::directory::MayWait;
+use stag_testing::Scratch;
 use stag_vfs::{Finished, FsError, Progress, Stability, Update, UserIdentity, WriteData};
 
-use crate::lab::{Lab, NONE, is_root};
+use crate::lab::{Lab, NONE, PAGE, is_root};
 use crate::unprivileged;
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
@@ -54,7 +57,8 @@ fn transfers_of_one_pass_are_each_judged() {
     if !is_root() {
         return unprivileged::left_to_nobody();
     }
-    let mut lab = Lab::directory(512, |_| {});
+    // Where a look at a file may wait, no READ is done at once.
+    let mut lab = Lab::directory(512, |config| config.may_wait = Some(MayWait::Everything));
     let (file, other) = (lab.file("f"), lab.file("g"));
     lab.write(file, 0, b"abc").unwrap();
     lab.set(&ROOT, file, Update { mode: Some(0o600), ..NONE }).unwrap();
@@ -93,4 +97,31 @@ fn transfers_of_one_pass_are_each_judged() {
         assert!(found == wanted || (wanted, found) == (Ok(3), Ok(1)), "{wanted:?}, {found:?}");
         pieces.clear();
     }
+}
+
+/// A READ that waits for no device is over when it was begun, and what its caller is told of the file belongs to it.
+#[test]
+fn reads_that_cannot_wait_are_over_at_once() {
+    let scratch = Scratch::folder();
+    let pool = Lab::pool(PAGE, 64);
+    let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+    let store = Lab::open_by(disk, &scratch, &pool, |_| {});
+    let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let file = lab.file("f");
+    let now = lab.now();
+    for text in [&b"abc"[..], b"longer"] {
+        lab.write(file, 0, text).unwrap();
+        let mut pieces = Vec::new();
+        let read = lab.store.read(&ROOT, file, 0, 99, &mut pieces, now).unwrap();
+        let Progress::Done(read) = read else { panic!("{read:?}") };
+        assert_eq!((read.count as usize, read.eof), (text.len(), true));
+        assert_eq!(*pieces[0], *text);
+        assert_eq!(lab.store.attributes_after(file).unwrap().size, text.len() as u64);
+    }
+    // What is refused is refused at once.
+    let root = lab.root();
+    let refused = lab.store.read(&ROOT, root, 0, 9, &mut Vec::new(), now);
+    assert!(matches!(refused, Err(FsError::IsDirectory)), "{refused:?}");
+    assert_eq!(lab.store.poll_later(Duration::ZERO), None);
+    assert_eq!(lab.commit(file), Ok(()));
 }
