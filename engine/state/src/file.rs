@@ -17,7 +17,7 @@ pub struct Held {
     pub exclusive: bool,
 }
 
-/// Octets that owners have locked, whoever they are.
+/// Octets that are locked by one owner or several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockedSegment {
     /// Where.

@@ -333,7 +333,7 @@ pub struct Capabilities {
     /// Files change by steps of this store only, and each change raises [`ObjectStat::change`]. So its values around a step that
     /// is done at once tell what that step did. Else it is a time, which may stand still, and others may change files as well.
     pub counts_changes: bool,
-    /// Locks on octets are to be taken by [`Store::lock_octets`] as well: others that have the files see them, and lock them too.
+    /// Locks of clients have to be taken by [`Store::lock_octets`] as well, because others use the files too and see such locks.
     pub locks_below: bool,
 }
 

@@ -122,7 +122,7 @@ impl LockWork {
                 Ok(None) => changed.push(LockPiece { kind: step.after, ..step.before }),
                 stopped if self.is_whole => {
                     for done in &self.steps[..changed.len()] {
-                        // If that fails, others wait for what nobody has, until the descriptor is closed.
+                        // If that fails, the octets stay locked until the descriptor is closed.
                         let LockPiece { first, last, kind } = done.before;
                         let _ = set_lock(self.file.as_fd(), first, last, kind);
                     }

@@ -4,7 +4,9 @@
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use stag_disk::system::{DescriptionLock, find_lock, set_lock};
@@ -15,12 +17,14 @@ use stag_vfs::{
     Blocked, EntryName, Finished, FsError, ObjectId, OctetLock, Progress, ReadStep, Store, Ticket,
 };
 
+use crate::fuse::Fuse;
 use crate::lab::{Lab, PAGE, is_root};
 
 struct Locks {
     store: DirectoryStore,
     file: ObjectId,
-    scratch: Scratch,
+    path: PathBuf,
+    scratch: Option<Scratch>,
     /// Tickets that were over while something else was waited for.
     ready: VecDeque<Ticket>,
     now: Duration,
@@ -53,10 +57,16 @@ impl Locks {
         let pool = Lab::pool(PAGE, 16);
         let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
         let store = DirectoryStore::new(&config, disk, pool).unwrap();
+        Locks::of(store, path, Some(scratch))
+    }
+
+    /// Those of the file at `path`, which is in the root of the store.
+    fn of(store: DirectoryStore, path: PathBuf, scratch: Option<Scratch>) -> Locks {
         assert!(store.profile().can.locks_below);
-        let file = ObjectId { fileid: 0, generation: 0 };
-        let mut locks = Locks { store, file, scratch, ready: VecDeque::new(), now: Duration::ZERO };
-        locks.file = locks.find(b"file");
+        let name = path.file_name().unwrap().as_bytes().to_vec();
+        let (file, now) = (ObjectId { fileid: 0, generation: 0 }, Duration::ZERO);
+        let mut locks = Locks { store, file, path, scratch, ready: VecDeque::new(), now };
+        locks.file = locks.find(&name);
         locks
     }
 
@@ -71,7 +81,7 @@ impl Locks {
 
     /// Another open file description of the file.
     fn other(&self) -> File {
-        OpenOptions::new().read(true).write(true).open(self.scratch.0.join("file")).unwrap()
+        OpenOptions::new().read(true).write(true).open(&self.path).unwrap()
     }
 
     fn pass(&mut self) {
@@ -239,7 +249,8 @@ fn the_number_of_locked_files_is_bounded() {
     let mut locks = Locks::new(MayWait::Nothing, 0o644, 16);
     let names: Vec<String> = (0..5).map(|number| format!("f{number}")).collect();
     for name in &names {
-        fs::write(locks.scratch.0.join(name), "").unwrap();
+        let folder = &locks.scratch.as_ref().unwrap().0;
+        fs::write(folder.join(name), "").unwrap();
     }
     let files: Vec<ObjectId> = names.iter().map(|name| locks.find(name.as_bytes())).collect();
     let wanted = lock(0, 0, true);
@@ -265,6 +276,27 @@ fn a_file_that_cannot_be_written_takes_shared_locks_only() {
         assert_eq!(locks.lock(lock(0, 9, true)), Err(FsError::AccessDenied));
         assert_eq!(locks.test(lock(0, 9, true)), Ok(None));
     }
+}
+
+/// A file system that a process serves.
+#[test]
+fn locks_of_a_fuse_file_system() {
+    let Some(fuse) = Fuse::mount() else {
+        return stag_testing::skipped("this process may not mount FUSE file systems");
+    };
+    let pool = Lab::pool(PAGE, 16);
+    let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+    let config = DirectoryConfig { locks_below: true, ..DirectoryConfig::new(&fuse.scratch.0, 1) };
+    let store = DirectoryStore::new(&config, disk, pool).unwrap();
+    assert_eq!(store.may_wait(), MayWait::Everything);
+    let mut locks = Locks::of(store, fuse.scratch.0.join("f0"), None);
+    let other = locks.other();
+    set_lock(other.as_fd(), 20, 29, Some(true)).unwrap();
+    assert_eq!(locks.lock(lock(0, 100, true)), Ok(Some(lock(20, 29, true))));
+    assert_eq!(locks.lock(lock(0, 9, true)), Ok(None));
+    assert_eq!(seen(&other, 0, 100), Some((0, 9, true)));
+    locks.relax(0, 9, &[]);
+    assert_eq!(seen(&other, 0, 100), None);
 }
 
 #[test]
