@@ -7,7 +7,7 @@
 //! | | made at once |
 //! |---|---|
 //! | memory without swap | everything |
-//! | on a device of this machine | attributes of what is open, and its access control list once it was read; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open |
+//! | on a device of this machine | attributes of what is open, and its access control list once it was read; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open; locks of it |
 //! | any other: it may ask another machine, or a process | nothing |
 //!
 //! Steps that change something are one job of a helper each (`changes.rs`).

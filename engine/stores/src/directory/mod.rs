@@ -29,6 +29,8 @@
 //!   removed. A server that is not root acts as its own user for every caller.
 //! - **POSIX access control lists** decide as they do in the kernel, are set as the caller, and are inherited as the kernel does
 //!   (`acl.rs`). Where the file system has none, only what a mode can say is set.
+//! - **Locks of clients** can be taken on the files as well ([`DirectoryConfig::locks_below`]), where local processes and other nodes of a
+//!   cluster file system see them (`locks.rs`).
 //! - **Local processes may change names at any moment**, also between two system calls of one Call. So nothing is given
 //!   away, changed or removed by a name that may have been exchanged: see `making.rs` for new objects; everything else
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
