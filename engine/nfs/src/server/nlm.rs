@@ -302,8 +302,9 @@ impl SuspendedCall {
             let asker = self.asker.context();
             let ends = (self.asker.peer.as_ref(), self.local.as_ref());
             let mut desk = Desk { exports, locking, asker, ends, token, now };
+            let arguments = Arguments::read(self.procedure, &mut Reader::new(&self.arguments));
             // They were read once, so they can be read again.
-            let arguments = Arguments::read(self.procedure, &mut Reader::new(&self.arguments)).ok()?;
+            let Ok(arguments) = arguments else { return Some(results) };
             desk.perform(self.procedure, &arguments, self.is_done, Sink::Octets(&mut results))
         };
         let Err(Wait { waits, is_done }) = waited else { return Some(results) };
