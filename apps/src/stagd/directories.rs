@@ -105,6 +105,7 @@ impl Directories {
             objects_max: room.objects as usize,
             descriptors_max: room.descriptors,
             sync: export.sync,
+            locks_below: export.locks_below,
             verifier,
             ..self.config.clone()
         };

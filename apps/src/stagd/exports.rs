@@ -38,6 +38,8 @@ pub struct ExportSpec {
     /// Whether what a Call changed in a directory is on stable storage before it is answered: else a crash of the machine may
     /// take it back.
     pub sync: bool,
+    /// Whether locks of clients are taken on the files of a directory as well, where other processes and nodes see them.
+    pub locks_below: bool,
 }
 
 impl ExportSpec {
@@ -54,6 +56,7 @@ impl ExportSpec {
             core: None,
             objects: 1 << 20,
             sync: true,
+            locks_below: false,
         }
     }
 }
@@ -126,12 +129,13 @@ enum OptionKind {
     Core,
     Name,
     Sync,
+    Lock,
 }
 
 /// All options of exports, in the order in which people are told of them.
 pub(super) const OPTIONS: &[ExportOption] = {
     use OptionKind::{
-        AllSquash, AnonymousGid, AnonymousUid, Client, ClientRate, Core, Name, Objects, Rate, ReadOnly,
+        AllSquash, AnonymousGid, AnonymousUid, Client, ClientRate, Core, Lock, Name, Objects, Rate, ReadOnly,
         ReadWrite, RootSquash, Secure, Size, Sync, Uid,
     };
     const MEMORY: Option<Medium> = Some(Medium::Memory);
@@ -181,6 +185,11 @@ pub(super) const OPTIONS: &[ExportOption] = {
         ExportOption::new(Core, MEMORY, ["core=N", "the core of --cores that has the files", "spread"]),
         ExportOption::new(Name, DIRECTORY, ["name=/PATH", "the path that clients mount", "the same"]),
         ExportOption::new(Sync, DIRECTORY, ["sync=yes|no", "names are on the disk before an answer", "yes"]),
+        ExportOption::new(
+            Lock,
+            DIRECTORY,
+            ["lock=local|below", "below: other nodes see clients' locks", "local"],
+        ),
     ]
 };
 
@@ -301,6 +310,7 @@ fn set(
             OptionKind::Size => "a directory has the size that its file system has; leave it out",
             OptionKind::Core => "every core serves a directory; leave it out",
             OptionKind::Sync => "files in memory are never on a disk; leave it out",
+            OptionKind::Lock => "files in memory have no other users than clients; leave it out",
             _ => "files in memory have no other path than the one before the options; leave it out",
         };
         return Err(("option", word.to_owned(), wanted));
@@ -338,6 +348,12 @@ fn set(
             path.clone_into(&mut export.access.path);
         }
         (OptionKind::Sync, _) => export.sync = yes_or_no("option sync")?,
+        (OptionKind::Lock, Some("local")) => export.locks_below = false,
+        (OptionKind::Lock, Some("below")) => export.locks_below = true,
+        (OptionKind::Lock, value) => {
+            let found = value.unwrap_or_default().to_owned();
+            return Err(("option lock", found, "give local or below"));
+        }
         (OptionKind::Secure, _) => export.access.secure = yes_or_no("option secure")?,
         (OptionKind::Rate, _) => rates.0 = Some(rate(value.unwrap_or_default(), "option rate")?),
         (OptionKind::ClientRate, _) => {
@@ -427,6 +443,8 @@ mod tests {
             (Medium::Directory, "/srv/data", "/srv/data")
         );
         assert!(plain.sync && !"dir:/srv/data,sync=no".parse::<ExportSpec>().unwrap().sync);
+        assert!(!plain.locks_below && "dir:/a,lock=below".parse::<ExportSpec>().unwrap().locks_below);
+        assert_eq!("dir:/srv/data,lock=local".parse(), Ok(plain));
         let named: ExportSpec = "dir:/srv/data,ro,name=/data".parse().unwrap();
         assert_eq!(
             (&*named.access.path, &*named.directory, named.access.read_only),
@@ -442,6 +460,8 @@ mod tests {
             "mem:/a,core=one",
             "mem:/a,name=/b",
             "mem:/a,sync=no",
+            "mem:/a,lock=below",
+            "dir:/a,lock",
         ] {
             assert!(wrong.parse::<ExportSpec>().is_err(), "{wrong}");
         }
@@ -459,6 +479,7 @@ mod tests {
                 Some((_, "BYTES")) => "=1M".to_owned(),
                 Some((_, "/PATH")) => "=/other".to_owned(),
                 Some((_, "yes|no")) => "=yes".to_owned(),
+                Some((_, "local|below")) => "=below".to_owned(),
                 Some((_, "N" | "N[:ro|:rw]")) => "=1".to_owned(),
                 Some((_, other)) => panic!("{other}: write a value of it here"),
             };
@@ -591,6 +612,14 @@ mod tests {
             (
                 "dir:/a,rate=9",
                 r#"export "dir:/a,rate=9": option rate "9": give bytes per second, like 500M or 1G, at least 64K"#,
+            ),
+            (
+                "mem:/a,lock=below",
+                r#"export "mem:/a,lock=below": option "lock=below": files in memory have no other users than clients; leave it out"#,
+            ),
+            (
+                "dir:/a,lock=remote",
+                r#"export "dir:/a,lock=remote": option lock "remote": give local or below"#,
             ),
             (
                 "mem:/a,objects=0",

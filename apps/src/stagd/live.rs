@@ -336,6 +336,7 @@ fn fixed_differences(one: &ExportSpec, other: &ExportSpec) -> Vec<&'static str> 
         ("core", one.core != other.core),
         ("objects", one.objects != other.objects),
         ("sync", one.sync != other.sync),
+        ("lock", one.locks_below != other.locks_below),
     ];
     differences.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
 }
@@ -414,7 +415,7 @@ mod tests {
         );
         let differences = fixed_differences(&parse("mem:/a"), &parse("mem:/a,size=1M,objects=7"));
         assert_eq!(differences, ["size", "objects"]);
-        let differences = fixed_differences(&parse("dir:/a"), &parse("dir:/b,name=/a,sync=no"));
-        assert_eq!(differences, ["the directory", "sync"]);
+        let differences = fixed_differences(&parse("dir:/a"), &parse("dir:/b,name=/a,sync=no,lock=below"));
+        assert_eq!(differences, ["the directory", "sync", "lock"]);
     }
 }

@@ -10,9 +10,9 @@ use stag::wire::nfs4::operation::Argument4;
 use stag::wire::nfs4::{Data, Opaque, Stable, StateId, Status4};
 use stag::wire::xdr::Item;
 
-use crate::common::Server;
 use crate::common::tcp_client::Client;
 use crate::common::tcp_client4::{Client4, close, open_handle, open_name, put};
+use crate::common::{Folder, Server};
 use crate::memory::{check_heap, heap, resident};
 
 /// A name as long as it may be (NFS4_OPAQUE_LIMIT).
@@ -143,4 +143,41 @@ fn a_server_full_of_state_keeps_its_promise_and_serves_others() {
     drop((clients, other, files));
     let (stopped, status) = server.stop();
     assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+}
+
+/// Two servers export one directory, as two nodes of a cluster do: locks of one's clients deny those of the other's.
+#[test]
+fn servers_of_one_directory_see_each_others_locks() {
+    let folder = Folder::new("below");
+    let export = format!("dir:{},name=/data,root_squash=no,lock=below", folder.0.display());
+    let start = || Server::start_at("tcp://127.0.0.1:0", &["--export", &export]);
+    let servers = [start(), start()];
+    let own = Ipv4Addr::new(127, 0, 0, 9);
+    let mut nodes = servers.each_ref().map(|server| {
+        let root = Client::new(server).mount();
+        let mut client = Client4::new(server, own, b"client").unwrap();
+        let open = client.state(&[put(&root), open_name(b"open", b"file")]).unwrap();
+        (client, root, open)
+    });
+    let take = |(client, root, open): &mut (Client4, Vec<u8>, StateId), owner: &[u8], number| {
+        let file = Argument4::Lookup(Opaque(b"file"));
+        client.state(&[put(root), file, lock(*open, owner, number)]).map(drop)
+    };
+    assert_eq!(take(&mut nodes[0], b"one", 0), Ok(()));
+    assert_eq!(take(&mut nodes[1], b"one", 0), Err(Status4::Denied));
+    assert_eq!(take(&mut nodes[1], b"one", 1), Ok(()));
+    assert_eq!(take(&mut nodes[0], b"two", 1), Err(Status4::Denied));
+    let (client, root, open) = &mut nodes[0];
+    let file = Argument4::Lookup(Opaque(b"file"));
+    assert_eq!(client.status(&[put(root), file, close(*open)]), Status4::Ok);
+    // What a CLOSE frees the other node gets a moment later.
+    while take(&mut nodes[1], b"two", 0) == Err(Status4::Denied) {
+        std::thread::yield_now();
+    }
+    assert_eq!(take(&mut nodes[1], b"three", 0), Err(Status4::Denied), "it is the second owner's");
+    drop(nodes);
+    for server in servers {
+        let (stopped, status) = server.stop();
+        assert!(status.success() && stopped["leaked"] == 0, "{stopped}");
+    }
 }

@@ -19,6 +19,7 @@ mod completion;
 mod disk;
 mod file;
 mod helpers;
+mod locks;
 mod ring;
 mod steps;
 pub mod system;

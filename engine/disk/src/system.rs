@@ -8,6 +8,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
+pub use crate::locks::{DescriptionLock, find_lock, set_lock};
 pub use crate::users::{FileUser, FileUsers, keep_capabilities};
 
 /// The most octets of a kernel's file handle.

@@ -18,6 +18,15 @@ pub struct Held {
     pub exclusive: bool,
 }
 
+/// Octets that are locked by one owner or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LockedSegment {
+    /// Where.
+    pub range: Range,
+    /// Whether an owner has an exclusive lock there.
+    pub exclusive: bool,
+}
+
 /// A request that waits.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Waiting<W> {
@@ -27,6 +36,8 @@ pub struct Waiting<W> {
     pub range: Range,
     /// Whether it is to exclude shared locks too.
     pub exclusive: bool,
+    /// Whether it is granted by [`LockTable::grant`](super::LockTable::grant) only.
+    pub is_held_back: bool,
     /// What was given with it.
     pub waiter: W,
 }
@@ -117,6 +128,22 @@ impl<W> File<W> {
                 && held.range.overlaps(&request.range)
                 && !request.is_by(&held.owner)
         })
+    }
+
+    /// What owners together have locked of a range, in the order of the octets.
+    pub(super) fn locked(&self, range: &Range) -> Vec<LockedSegment> {
+        let mut segments: Vec<LockedSegment> = Vec::new();
+        for held in self.held.iter().take_while(|held| held.range.first() <= range.last()) {
+            let Some(part) = held.range.within(range) else { continue };
+            match segments.last_mut() {
+                // Locks overlap only where all of them are shared, so the last segment is the only one that it can meet.
+                Some(last) if last.exclusive == held.exclusive && last.range.touches(&part) => {
+                    last.range = last.range.joined(&part);
+                }
+                _ => segments.push(LockedSegment { range: part, exclusive: held.exclusive }),
+            }
+        }
+        segments
     }
 
     /// Whether a lock of the owner goes: it overlaps, or it joins.

@@ -52,7 +52,7 @@ use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use file::{File, Share};
-pub use file::{Held, Waiting};
+pub use file::{Held, LockedSegment, Waiting};
 pub use range::Range;
 use spare::{SPARE_LEN, SpareFiles, SpareOwners};
 
@@ -313,6 +313,17 @@ impl<W> LockTable<W> {
         self.files.get(&file).map_or(&[], |file| &file.held)
     }
 
+    /// What owners together have locked of a range: segments in the order of their octets, each as long as its kind allows.
+    #[must_use]
+    pub fn locked(&self, file: FileKey, range: Range) -> Vec<LockedSegment> {
+        self.files.get(&file).map(|file| file.locked(&range)).unwrap_or_default()
+    }
+
+    /// The requests that wait for a file, in the order in which they came.
+    pub fn waiting(&self, file: FileKey) -> impl Iterator<Item = &Waiting<W>> {
+        self.files.get(&file).into_iter().flat_map(|file| &file.waiting)
+    }
+
     /// All locks, with their files.
     pub fn all_held(&self) -> impl Iterator<Item = (FileKey, &Held)> {
         self.files.iter().flat_map(|(key, file)| file.held.iter().map(|held| (*key, held)))
@@ -382,8 +393,32 @@ impl<W> LockTable<W> {
         }
         let (owner, range, exclusive) = (request.owner(), request.range, request.exclusive);
         let file = self.files.entry(request.file).or_default();
-        file.waiting.push_back(Waiting { owner, range, exclusive, waiter });
+        file.waiting.push_back(Waiting { owner, range, exclusive, is_held_back: false, waiter });
         self.count_waiting(request.host, request.handle.len(), true);
+        Ok(())
+    }
+
+    /// Holds a request back that waits: it is granted by [`LockTable::grant`] only, because something besides the table's locks may
+    /// be in its way.
+    pub fn hold_back(&mut self, request: &LockRequest<'_>) {
+        if let Some(file) = self.files.get_mut(&request.file)
+            && let Some(waiting) = file.waiting.iter_mut().find(|waiting| waiting.is(request))
+        {
+            waiting.is_held_back = true;
+        }
+    }
+
+    /// Grants a request that waits, unless a lock is in its way: [`LockTable::poll_granted`] tells it. Does nothing if no such
+    /// request waits.
+    pub fn grant(&mut self, request: &LockRequest<'_>) -> Result<(), LockRefused> {
+        let Some(file) = self.files.get(&request.file) else { return Ok(()) };
+        let Some(place) = file.waiting.iter().position(|waiting| waiting.is(request)) else { return Ok(()) };
+        if file.conflict(request).is_some() {
+            return Err(LockRefused::Conflict);
+        }
+        if self.grant_at(place, request)? {
+            self.settle(request.file);
+        }
         Ok(())
     }
 
@@ -531,23 +566,28 @@ impl<W> LockTable<W> {
                 range: waiting.range,
                 exclusive: waiting.exclusive,
             };
-            if file.conflict(&request).is_some() {
+            if waiting.is_held_back || file.conflict(&request).is_some() {
                 place += 1;
                 continue;
             }
-            let Ok(frees) = self.replace(&request, Some(request.exclusive)) else {
+            match self.grant_at(place, &request) {
+                Ok(true) => place = 0,
+                Ok(false) => {}
                 // Without room it goes on waiting: its host asks again, and gets the answer then.
-                place += 1;
-                continue;
-            };
-            let request = self.files.get_mut(&key).and_then(|file| file.waiting.remove(place));
-            self.count_waiting(owner.host, owner.handle.len(), false);
-            self.granted.extend(request.map(|request| Granted { file: key, request }));
-            if frees {
-                place = 0;
+                Err(NoRoom) => place += 1,
             }
         }
         self.drop_if_empty(key);
+    }
+
+    /// Grants the request at this place of its file's queue, which no lock is in the way of. Returns whether others may have more than
+    /// before.
+    fn grant_at(&mut self, place: usize, request: &LockRequest<'_>) -> Result<bool, NoRoom> {
+        let frees = self.replace(request, Some(request.exclusive))?;
+        let waited = self.files.get_mut(&request.file).and_then(|file| file.waiting.remove(place));
+        self.count_waiting(request.host, request.handle.len(), false);
+        self.granted.extend(waited.map(|waited| Granted { file: request.file, request: waited }));
+        Ok(frees)
     }
 
     fn forget_waiting(&mut self, request: &LockRequest<'_>) -> bool {

@@ -8,6 +8,9 @@ pub struct Range {
 }
 
 impl Range {
+    /// All octets of a file.
+    pub const ALL: Range = Range { first: 0, last: u64::MAX };
+
     /// `len` octets from `offset`; 0 is to the end of the file, however far that moves. `None`: it goes beyond
     /// what 64 bits can count.
     #[must_use]
@@ -63,6 +66,12 @@ impl Range {
         Range { first: self.first.min(other.first), last: self.last.max(other.last) }
     }
 
+    /// The octets that the two have in common, if there are any.
+    #[must_use]
+    pub fn within(&self, other: &Range) -> Option<Range> {
+        Range::between(self.first.max(other.first), self.last.min(other.last))
+    }
+
     /// What is before `other`, if anything is.
     #[must_use]
     pub fn before(&self, other: &Range) -> Option<Range> {
@@ -106,6 +115,8 @@ mod tests {
         assert_eq!(middle.before(&range(0, 5)), None);
         assert_eq!(middle.behind(&range(0, u64::MAX)), None);
         assert_eq!(middle.joined(&range(20, 25)), range(10, 25));
+        assert_eq!(middle.within(&range(15, 25)), Some(range(15, 19)));
+        assert_eq!(middle.within(&range(20, 25)), None);
         assert_eq!(Range::between(1, 0), None);
     }
 }

@@ -145,6 +145,29 @@ fn check(table: &LockTable<Wanted>, model: &Model) {
         }
     }
     assert_eq!(table.counts(), Counts { locks: count as u32, waiting: model.waiting.len() as u32 });
+    for index in 0..FILES {
+        for (first, last) in [(0, OCTETS - 1), (0, 4), (3, 8), (5, 5), (7, OCTETS - 1)] {
+            check_locked(table, model, index, first, last);
+        }
+    }
+}
+
+/// What all owners together have of a range is the strongest of what each has, in as few pieces as can be.
+fn check_locked(table: &LockTable<Wanted>, model: &Model, index: usize, first: usize, last: usize) {
+    let end = |at: usize| if at == OCTETS - 1 { u64::MAX } else { at as u64 };
+    let mut expected: Vec<(u64, u64, bool)> = Vec::new();
+    for (at, octet) in model.octets[index].iter().enumerate().take(last + 1).skip(first) {
+        let Some(exclusive) = octet.iter().flatten().max().copied() else { continue };
+        match expected.last_mut() {
+            Some((_, before, kind)) if *before + 1 == at as u64 && *kind == exclusive => *before = end(at),
+            _ => expected.push((at as u64, end(at), exclusive)),
+        }
+    }
+    let range = Range::between(first as u64, end(last)).unwrap();
+    let found = table.locked(file(index), range);
+    let found: Vec<_> =
+        found.iter().map(|found| (found.range.first(), found.range.last(), found.exclusive)).collect();
+    assert_eq!(found, expected, "file {index}, {first} to {last}");
 }
 
 proptest! {
@@ -235,6 +258,42 @@ fn the_oldest_that_fits_is_granted_first() {
     table.unlock(&wanted(3, 0, 2, false)).unwrap();
     table.unlock(&wanted(2, 3, 5, false)).unwrap();
     assert_eq!(fetch(&mut table), ["first again"]);
+}
+
+/// Something besides the table may be in the way of a request that is held back.
+#[test]
+fn what_is_held_back_is_granted_when_told() {
+    let mut table = LockTable::new(LockConfig::default());
+    let (held, request, younger) = (wanted(0, 0, 5, true), wanted(1, 0, 5, true), wanted(2, 0, 5, false));
+    table.lock(&held).unwrap();
+    table.wait(&request, "first").unwrap();
+    table.hold_back(&request);
+    table.wait(&younger, "second").unwrap();
+    assert_eq!(table.grant(&request), Err(LockRefused::Conflict));
+    table.unlock(&held).unwrap();
+    let granted = table.poll_granted().unwrap();
+    assert_eq!((granted.request.waiter, table.poll_granted()), ("second", None));
+    assert_eq!(table.waiting(file(0)).map(|waiting| waiting.waiter).collect::<Vec<_>>(), ["first"]);
+    table.unlock(&younger).unwrap();
+    assert_eq!(table.poll_granted(), None);
+    assert_eq!(table.grant(&request), Ok(()));
+    assert_eq!(table.poll_granted().unwrap().request.waiter, "first");
+    assert_eq!((table.grant(&request), table.poll_granted()), (Ok(()), None), "it waits no longer");
+    assert_eq!(table.counts(), Counts { locks: 1, waiting: 0 });
+}
+
+/// What a request that was held back gives up in its turn, others get.
+#[test]
+fn a_grant_that_frees_lets_others_go_on() {
+    let mut table = LockTable::new(LockConfig::default());
+    table.lock(&wanted(0, 0, 5, true)).unwrap();
+    let (weaker, other) = (wanted(0, 0, 5, false), wanted(1, 0, 5, false));
+    table.wait(&weaker, "weaker").unwrap();
+    table.hold_back(&weaker);
+    table.wait(&other, "other").unwrap();
+    assert_eq!(table.grant(&weaker), Ok(()));
+    let granted: Vec<_> = std::iter::from_fn(|| table.poll_granted()).map(|it| it.request.waiter).collect();
+    assert_eq!(granted, ["weaker", "other"]);
 }
 
 const NO_ROOM: Result<(), LockRefused> = Err(LockRefused::NoRoom(stag_state::NoRoom));

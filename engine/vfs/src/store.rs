@@ -23,7 +23,8 @@ use crate::identity::UserIdentity;
 use crate::name::{NAME_LEN_MAX, PATH_LEN_MAX};
 use crate::policy;
 use crate::types::{
-    DeviceId, ObjectId, ObjectKind, ObjectStat, Stability, StoreVerifier, TimeUpdate, Timestamp, Update,
+    DeviceId, ObjectId, ObjectKind, ObjectStat, OctetLock, Stability, StoreVerifier, TimeUpdate, Timestamp,
+    Update,
 };
 
 /// Names something of one store that is under way. Small and dense, so that an array can be indexed
@@ -332,6 +333,8 @@ pub struct Capabilities {
     /// Files change by steps of this store only, and each change raises [`ObjectStat::change`]. So its values around a step that
     /// is done at once tell what that step did. Else it is a time, which may stand still, and others may change files as well.
     pub counts_changes: bool,
+    /// Locks of clients have to be taken by [`Store::lock_octets`] as well, because others use the files too and see such locks.
+    pub locks_below: bool,
 }
 
 /// What a store is. It never changes.
@@ -602,6 +605,34 @@ pub trait Store: Any {
     ) -> ChangeStep<()> {
         let _ = (user, seen, octets, change, now);
         Err(FsError::NotSupported.into())
+    }
+
+    /// Locks octets of a file where others that have the files see it, for all clients of this server together: at least as it is
+    /// wanted. `Some`: another's lock is in the way, and nothing has changed. It never waits for that to go.
+    ///
+    /// What was locked may be given back by [`Store::relax_locks`] while an operation waits to be run again. So the answer is good for
+    /// this run.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Busy`]: too many files are locked. [`FsError::AccessDenied`]: the file may be read only, and the lock is
+    /// exclusive. [`FsError::NotSupported`]: the files have no such locks.
+    fn lock_octets(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        let _ = (object, wanted);
+        Err(FsError::NotSupported.into())
+    }
+
+    /// Gives back what [`Store::lock_octets`] locked of the octets from `first` to `last`, as far as it is more than `kept`: those
+    /// locks, in the order of their octets. It cannot be refused, and comes before what is locked after it.
+    fn relax_locks(&mut self, object: ObjectId, first: u64, last: u64, kept: &[OctetLock]) -> Progress<()> {
+        let _ = (object, first, last, kept);
+        Progress::Done(())
+    }
+
+    /// The lock of others, not taken by [`Store::lock_octets`] here, that would be in the way of such a lock.
+    fn find_lock(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        let _ = (object, wanted);
+        Ok(None)
     }
 
     /// Appends `count` octets from `offset`, or fewer at the end of the file, to `pieces`, without copying.

@@ -191,3 +191,14 @@ pub enum Stability {
     /// The data and the file's attributes are.
     FileSync,
 }
+
+/// A lock on octets of a file, from the first to the last, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OctetLock {
+    /// The first octet.
+    pub first: u64,
+    /// The last octet; [`u64::MAX`] stands for the end of the file, however far that moves.
+    pub last: u64,
+    /// Whether it excludes shared locks too.
+    pub exclusive: bool,
+}

@@ -156,7 +156,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 let next = again.run(self, time);
                 self.follow(program, token, next, now);
             }
-            Pending::Acting(_) | Pending::Transfer(_) | Pending::Changed(_) => {
+            Pending::Acting(_) | Pending::Transfer(_) | Pending::Changed(_) | Pending::Lock(_) => {
                 debug_assert!(false, "what a store is at has no turn to wait for");
             }
         }

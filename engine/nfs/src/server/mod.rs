@@ -10,6 +10,7 @@
 // the stack, where a pointer to the heap would cost more.
 #![expect(clippy::result_large_err, reason = "RFC 1813's failures carry attributes; see above")]
 
+mod below;
 mod holdings;
 mod home;
 mod limits;
@@ -39,7 +40,7 @@ use stag_rpc::{Call, Reply};
 use stag_runtime::{ReactorId, WallClock};
 use stag_vfs::{Blocked, ChangeStep, FsError, ObjectStat, ReadStep, Timestamp, Volume};
 use stag_wire::nfs3::{Attributes, Handle, PostOpAttributes, ReadReply, WccAttributes};
-use stag_wire::xdr::{Decode, XdrError};
+use stag_wire::xdr::{Decode, Reader, XdrError};
 
 use crate::export::{Export, Rights};
 use crate::handle::{self, HANDLE_LEN, HandleKey, VerifiedHandles};
@@ -543,8 +544,18 @@ pub fn services_with_locks<S: Store + ?Sized>(
 /// Octets after the arguments are forgiven: some clients send the roundup of a Read chunk inline.
 #[inline]
 fn decode<'a, T: Decode<'a>>(call: &Call<'a>, reply: &mut Reply<'_>) -> Option<T> {
+    decode_with(call, reply, Reader::value)
+}
+
+/// The same of what `read` decodes.
+#[inline]
+fn decode_with<'a, T>(
+    call: &Call<'a>,
+    reply: &mut Reply<'_>,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, XdrError>,
+) -> Option<T> {
     let mut reader = call.arguments();
-    match reader.value().and_then(|value| reader.finish_lenient().map(|()| value)) {
+    match read(&mut reader).and_then(|value| reader.finish_lenient().map(|()| value)) {
         Ok(value) => return Some(value),
         // 8166-6.1-c
         Err(XdrError::IneligibleChunk | XdrError::UnusedChunk) => reply.bad_chunks(),

@@ -1,21 +1,29 @@
 //! NLM version 4: locks on the exports' files.
 //!
 //! `_MSG` procedures are answered by Calls of ours to the client; so is, in the end, a LOCK that has to wait.
+//!
+//! TEST, LOCK, UNLOCK and SHARE of files that are locked below as well may wait for the store. They are kept and run again then.
 
+use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
-use stag_vfs::{Blocked, FsError, ObjectKind, access};
+use stag_vfs::{Blocked, FsError, ObjectKind, OctetLock, access};
 use stag_wire::nfs3::Handle;
 use stag_wire::nlm4::{
     self, CancelArguments, FreeAllArguments, Holder, Lock, LockArguments, Object, Procedure, Results,
     ShareArguments, ShareResults, Status, TestArguments, TestResults, Tested, UnlockArguments,
 };
-use stag_wire::xdr::Encode;
+use stag_wire::xdr::{Encode, Reader, XdrError};
 
+use super::below::{self, Attempt};
 use super::locking::{Client, Ends, Locking, range};
-use super::{CallContext, ExportTable, SharedExports, SharedLocking, decode};
+use super::waiting::{Pending, Program, WaitsFor};
+use super::{
+    Asker, CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, decode, decode_with,
+};
 use crate::callout::arguments as encoded;
 use stag_state::open::ShareModes;
 use stag_state::{FileKey, HostId, LockRefused, LockRequest, NoRoom, Range};
@@ -25,6 +33,25 @@ use stag_vfs::Store;
 pub struct Nlm<S: Store + ?Sized> {
     exports: SharedExports<S>,
     locking: SharedLocking,
+    /// Calls that waited, and their results.
+    answered: VecDeque<(Token, Vec<u8>)>,
+}
+
+/// What waits for a store.
+pub(super) enum SuspendedLock {
+    Call(SuspendedCall),
+    /// A request that was told to wait. Its Call is answered already.
+    Attempt(Attempt),
+}
+
+/// A Call that waits for a store.
+pub(super) struct SuspendedCall {
+    procedure: Procedure,
+    arguments: Vec<u8>,
+    asker: Asker,
+    local: Option<IpAddr>,
+    /// All but the wait is over: it is an UNLOCK whose lock others below get now.
+    is_done: bool,
 }
 
 /// All but FREE_ALL may be called again: to lock what one has locked changes nothing.
@@ -66,8 +93,13 @@ static BOUND: [Option<Bound>; Procedure::COUNT] = {
 };
 
 impl<S: Store + ?Sized> Nlm<S> {
+    fn take_answered(&mut self, token: Token) -> Option<Vec<u8>> {
+        let place = self.answered.iter().position(|(answered, _)| *answered == token)?;
+        self.answered.remove(place).map(|(_, results)| results)
+    }
+
     pub(super) fn new(exports: SharedExports<S>, locking: SharedLocking) -> Nlm<S> {
-        Nlm { exports, locking }
+        Nlm { exports, locking, answered: VecDeque::new() }
     }
 }
 
@@ -96,12 +128,12 @@ impl<S: Store + ?Sized> Service for Nlm<S> {
     }
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let exports = self.exports.borrow();
         let mut desk = Desk {
-            exports: &exports,
+            exports: &mut self.exports.borrow_mut(),
             locking: &mut self.locking.borrow_mut(),
             asker: CallContext::of(call),
             ends: (call.peer(), call.local()),
+            token: call.token(),
             now: call.now(),
         };
         let Some(procedure) = Procedure::from_number(call.procedure) else {
@@ -109,17 +141,46 @@ impl<S: Store + ?Sized> Service for Nlm<S> {
             reply.system_error();
             return Outcome::Done;
         };
-        desk.answer(procedure, call, reply);
-        Outcome::Done
+        desk.answer(procedure, call, reply)
     }
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
-        self.locking.borrow_mut().poll(now);
+        if let Some((token, _)) = self.answered.front() {
+            return Some(*token);
+        }
+        let exports = &mut *self.exports.borrow_mut();
+        let locking = &mut *self.locking.borrow_mut();
+        let mut has_taken = false;
+        while let Some((token, suspended)) = exports.take_lock(now, has_taken) {
+            has_taken = true;
+            match *suspended {
+                SuspendedLock::Attempt(attempt) => attempt.resume(exports, locking, now),
+                SuspendedLock::Call(call) => {
+                    if let Some(results) = call.resume(exports, locking, token, now) {
+                        self.answered.push_back((token, results));
+                        return Some(token);
+                    }
+                }
+            }
+        }
+        below::poll(exports, locking, now);
+        locking.poll(now);
         None
     }
 
+    fn finish(&mut self, token: Token, reply: &mut Reply<'_>) {
+        match self.take_answered(token) {
+            Some(results) => reply.success(|writer| writer.opaque_fixed(&results)),
+            None => reply.system_error(),
+        }
+    }
+
+    fn abandoned(&mut self, token: Token) {
+        self.take_answered(token);
+    }
+
     fn next_timeout(&self) -> Option<Duration> {
-        self.locking.borrow().next_timeout()
+        if self.answered.is_empty() { self.locking.borrow().next_timeout() } else { Some(Duration::ZERO) }
     }
 
     fn arm(&mut self) -> bool {
@@ -151,17 +212,188 @@ fn file_of<'a>(procedure: Procedure, call: &Call<'a>) -> Option<Object<'a>> {
     Some(file)
 }
 
+/// Arguments of a procedure that may wait for a store.
+enum Arguments<'a> {
+    Test(TestArguments<'a>),
+    /// Whether the host is monitored.
+    Lock(LockArguments<'a>, bool),
+    Unlock(UnlockArguments<'a>),
+    Share(ShareArguments<'a>),
+}
+
+impl<'a> Arguments<'a> {
+    /// Whether a procedure has such, and by which Call of ours its results go, if not by the Reply.
+    const fn way(procedure: Procedure) -> Option<Option<Procedure>> {
+        match procedure {
+            Procedure::Test | Procedure::Lock | Procedure::NmLock | Procedure::Unlock | Procedure::Share => {
+                Some(None)
+            }
+            Procedure::TestMsg => Some(Some(Procedure::TestRes)),
+            Procedure::LockMsg => Some(Some(Procedure::LockRes)),
+            Procedure::UnlockMsg => Some(Some(Procedure::UnlockRes)),
+            _ => None,
+        }
+    }
+
+    /// Reads them, of a procedure that has such.
+    fn read(procedure: Procedure, reader: &mut Reader<'a>) -> Result<Arguments<'a>, XdrError> {
+        Ok(match procedure {
+            Procedure::Test | Procedure::TestMsg => Arguments::Test(reader.value()?),
+            Procedure::Unlock | Procedure::UnlockMsg => Arguments::Unlock(reader.value()?),
+            Procedure::Share => Arguments::Share(reader.value()?),
+            _ => Arguments::Lock(reader.value()?, procedure != Procedure::NmLock),
+        })
+    }
+}
+
+/// Where the results of a procedure go that may wait.
+enum Sink<'s, 'r> {
+    /// Into the Reply.
+    Reply(&'s mut Reply<'r>),
+    /// Into these octets, for a Reply that follows.
+    Octets(&'s mut Vec<u8>),
+}
+
+impl Sink<'_, '_> {
+    fn put(&mut self, results: &impl Encode) {
+        match self {
+            Sink::Reply(reply) => reply.success(|writer| writer.value(results)),
+            Sink::Octets(octets) => **octets = encoded(results),
+        }
+    }
+
+    fn put_nothing(&mut self) {
+        if let Sink::Reply(reply) = self {
+            reply.success(|_| Ok(()));
+        }
+    }
+}
+
+/// A procedure waits for a store.
+struct Wait {
+    waits: WaitsFor,
+    /// All but this is over.
+    is_done: bool,
+}
+
+/// Why a step of a procedure has no answer.
+enum Stopped {
+    Ends(Status),
+    Waits(WaitsFor),
+}
+
+impl From<Status> for Stopped {
+    fn from(status: Status) -> Stopped {
+        Stopped::Ends(status)
+    }
+}
+
+impl SuspendedCall {
+    /// Goes on when the store is done. `None`: it waits again.
+    fn resume<S: Store + ?Sized>(
+        self,
+        exports: &mut ExportTable<S>,
+        locking: &mut Locking,
+        token: Token,
+        now: Duration,
+    ) -> Option<Vec<u8>> {
+        let mut results = Vec::new();
+        let waited = {
+            let asker = self.asker.context();
+            let ends = (self.asker.peer.as_ref(), self.local.as_ref());
+            let mut desk = Desk { exports, locking, asker, ends, token, now };
+            let arguments = Arguments::read(self.procedure, &mut Reader::new(&self.arguments));
+            // They were read once, so they can be read again.
+            let Ok(arguments) = arguments else { return Some(results) };
+            desk.perform(self.procedure, &arguments, self.is_done, Sink::Octets(&mut results))
+        };
+        let Err(Wait { waits, is_done }) = waited else { return Some(results) };
+        let again = SuspendedCall { is_done, ..self };
+        let _ = exports.keep(waits, Program::Nlm, token, Pending::Lock(Box::new(SuspendedLock::Call(again))));
+        None
+    }
+}
+
 /// One Call, and what it takes to answer it.
 struct Desk<'a, S: Store + ?Sized> {
-    exports: &'a ExportTable<S>,
+    exports: &'a mut ExportTable<S>,
     locking: &'a mut Locking,
     asker: CallContext<'a>,
     ends: Ends<'a>,
+    token: Token,
     now: Duration,
 }
 
 impl<S: Store + ?Sized> Desk<'_, S> {
-    fn answer(&mut self, procedure: Procedure, call: &Call<'_>, reply: &mut Reply<'_>) {
+    fn answer(&mut self, procedure: Procedure, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        if Arguments::way(procedure).is_some() {
+            return self.begin(procedure, call, reply);
+        }
+        self.answer_at_once(procedure, call, reply);
+        Outcome::Done
+    }
+
+    /// Answers a procedure, or keeps it until its store is done.
+    fn begin(&mut self, procedure: Procedure, call: &Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+        let arguments = decode_with(call, reply, |reader| Arguments::read(procedure, reader));
+        let Some(arguments) = arguments else { return Outcome::Done };
+        let Err(Wait { waits, is_done }) = self.perform(procedure, &arguments, false, Sink::Reply(reply))
+        else {
+            return Outcome::Done;
+        };
+        let suspended = SuspendedCall {
+            procedure,
+            arguments: call.arguments().rest().to_vec(),
+            asker: self.asker.to_owned(),
+            local: self.ends.1.copied(),
+            is_done,
+        };
+        let pending = Pending::Lock(Box::new(SuspendedLock::Call(suspended)));
+        self.exports.keep(waits, Program::Nlm, self.token, pending)
+    }
+
+    /// Runs a procedure that may wait. `is_done`: it has, and only its results are missing.
+    fn perform(
+        &mut self,
+        procedure: Procedure,
+        arguments: &Arguments<'_>,
+        is_done: bool,
+        mut sink: Sink<'_, '_>,
+    ) -> Result<(), Wait> {
+        let by = Arguments::way(procedure).flatten();
+        match arguments {
+            Arguments::Test(arguments) => {
+                let found = self.find_conflict(arguments)?;
+                self.tell(by, &found.results(arguments.cookie), &mut sink);
+            }
+            Arguments::Lock(arguments, is_monitored) => {
+                let results = self.lock(arguments, *is_monitored)?;
+                self.tell(by, &results, &mut sink);
+            }
+            Arguments::Unlock(arguments) => {
+                let status = if is_done { Status::Granted } else { self.unlock(arguments)? };
+                self.tell(by, &Results { cookie: arguments.cookie, status }, &mut sink);
+            }
+            Arguments::Share(arguments) => {
+                let results = self.share(arguments)?;
+                self.tell(by, &results, &mut sink);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives results to the client, by a Call of ours or by the Reply.
+    fn tell(&mut self, by: Option<Procedure>, results: &impl Encode, sink: &mut Sink<'_, '_>) {
+        match by {
+            Some(procedure) => {
+                self.send(procedure, encoded(results));
+                sink.put_nothing();
+            }
+            None => sink.put(results),
+        }
+    }
+
+    fn answer_at_once(&mut self, procedure: Procedure, call: &Call<'_>, reply: &mut Reply<'_>) {
         /// Decodes and runs; the results go with the Reply, or in a Call of ours.
         macro_rules! answer {
             (|$arguments:ident: $type:ty| $results:expr $(, by $res:ident)?) => {
@@ -181,32 +413,18 @@ impl<S: Store + ?Sized> Desk<'_, S> {
             | Procedure::CancelRes
             | Procedure::UnlockRes
             | Procedure::GrantedRes => reply.success(|_| Ok(())),
-            Procedure::Test => {
-                if let Some(arguments) = decode(call, reply) {
-                    self.test(&arguments, |_, results| reply.success(|writer| writer.value(results)));
-                }
-            }
-            Procedure::TestMsg => {
-                if let Some(arguments) = decode(call, reply) {
-                    self.test(&arguments, |desk, results| {
-                        let results = encoded(results);
-                        desk.send(Procedure::TestRes, results);
-                    });
-                    reply.success(|_| Ok(()));
-                }
-            }
-            Procedure::Lock => answer!(|arguments: LockArguments<'_>| self.lock(&arguments, true)),
-            Procedure::NmLock => answer!(|arguments: LockArguments<'_>| self.lock(&arguments, false)),
-            Procedure::LockMsg => {
-                answer!(|arguments: LockArguments<'_>| self.lock(&arguments, true), by LockRes);
-            }
+            // They begin otherwise.
+            Procedure::Test
+            | Procedure::TestMsg
+            | Procedure::Lock
+            | Procedure::NmLock
+            | Procedure::LockMsg
+            | Procedure::Unlock
+            | Procedure::UnlockMsg
+            | Procedure::Share => reply.system_error(),
             Procedure::Cancel => answer!(|arguments: CancelArguments<'_>| self.cancel(&arguments)),
             Procedure::CancelMsg => {
                 answer!(|arguments: CancelArguments<'_>| self.cancel(&arguments), by CancelRes);
-            }
-            Procedure::Unlock => answer!(|arguments: UnlockArguments<'_>| self.unlock(&arguments)),
-            Procedure::UnlockMsg => {
-                answer!(|arguments: UnlockArguments<'_>| self.unlock(&arguments), by UnlockRes);
             }
             // We never wait for another server's locks.
             Procedure::Granted => {
@@ -215,8 +433,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
                     status: Status::Denied
                 });
             }
-            Procedure::Share => answer!(|arguments: ShareArguments<'_>| self.share(&arguments, true)),
-            Procedure::Unshare => answer!(|arguments: ShareArguments<'_>| self.share(&arguments, false)),
+            Procedure::Unshare => answer!(|arguments: ShareArguments<'_>| self.unshare(&arguments)),
             Procedure::FreeAll => {
                 if let Some(arguments) = decode::<FreeAllArguments<'_>>(call, reply) {
                     self.locking.free_all(&Client::new(arguments.name.0, self.ends), arguments.state);
@@ -235,32 +452,43 @@ impl<S: Store + ?Sized> Desk<'_, S> {
         self.locking.send(self.ends, procedure, results, self.now);
     }
 
-    /// The file of a handle. `exclusive` is given if it is about to be locked: then it must be a file, and the
-    /// caller must be able to read it, or own it.
-    fn file(&self, handle: Object<'_>, exclusive: Option<bool>) -> Result<FileKey, Status> {
+    /// The file of a handle.
+    fn file(&self, handle: Object<'_>) -> Result<FileKey, Status> {
+        let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
+        Ok(self.key(&opened))
+    }
+
+    fn key(&self, opened: &ResolvedHandle) -> FileKey {
+        FileKey { volume: self.exports.volume(opened).profile().volume, object: opened.object }
+    }
+
+    /// The file of a handle that is about to be locked, and the place of its export. It must be a file, and the caller must be able to
+    /// read it, or own it.
+    fn file_to_lock(&self, handle: Object<'_>, exclusive: bool) -> Result<(FileKey, usize), Stopped> {
         let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
         let volume = self.exports.volume(&opened);
-        let key = FileKey { volume: volume.profile().volume, object: opened.object };
-        let Some(exclusive) = exclusive else { return Ok(key) };
-        // A lock cannot wait. Who asks for it has just opened the file.
+        let may_wait = volume.profile().can.locks_below;
+        let stopped = |blocked| match blocked {
+            Blocked::Waits(ticket) if may_wait => Stopped::Waits(opened.waits(ticket)),
+            blocked => Stopped::Ends(status(blocked.into())),
+        };
+        // Where nothing waits for the store, who asks for a lock has just opened the file.
         let seen = self.exports.stat(&opened).or_else(|blocked| match blocked {
-            Blocked::Waits(_) => volume.store().stat_seen(opened.object).ok_or(blocked),
-            Blocked::Fails(_) => Err(blocked),
+            Blocked::Waits(_) if !may_wait => volume.store().stat_seen(opened.object).ok_or(blocked),
+            blocked => Err(blocked),
         });
-        let seen = seen.map_err(|blocked| status(blocked.into()))?;
+        let seen = seen.map_err(stopped)?;
         if seen.kind != ObjectKind::Regular {
-            return Err(Status::Failed);
+            return Err(Status::Failed.into());
         }
         if exclusive && self.exports.takes_no_changes(&opened) {
-            return Err(Status::Rofs);
+            return Err(Status::Rofs.into());
         }
         let caller = &opened.caller;
-        let may_read =
-            || volume.access(caller, &seen, access::READ).map_err(|blocked| status(blocked.into()));
-        if seen.uid != caller.uid && may_read()? == 0 {
-            return Err(Status::Failed);
+        if seen.uid != caller.uid && volume.access(caller, &seen, access::READ).map_err(stopped)? == 0 {
+            return Err(Status::Failed.into());
         }
-        Ok(key)
+        Ok((self.key(&opened), opened.share))
     }
 
     /// The requested lock, of a host that may not be known.
@@ -275,50 +503,50 @@ impl<S: Store + ?Sized> Desk<'_, S> {
         Ok(LockRequest { file, host, svid: lock.svid, handle: lock.owner.0, range, exclusive })
     }
 
-    fn test(&mut self, arguments: &TestArguments<'_>, answer: impl FnOnce(&mut Self, &TestResults<'_>)) {
-        let found = self.find_conflict(arguments);
-        let cookie = arguments.cookie;
-        let outcome = match &found {
-            Ok(None) => Tested::Other(Status::Granted),
-            Ok(Some(held)) => Tested::Denied(Holder {
-                exclusive: held.exclusive,
-                svid: held.owner.svid,
-                owner: Object(&held.owner.handle),
-                offset: held.range.first(),
-                len: held.range.wire_len(),
-            }),
-            Err(status) => Tested::Other(*status),
-        };
-        answer(self, &TestResults { cookie, outcome });
-    }
-
-    fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Option<stag_state::Held>, Status> {
-        if self.locking.poll_grace(self.now) {
-            return Err(Status::DeniedGracePeriod);
+    fn find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Found, Wait> {
+        match self.try_find_conflict(arguments) {
+            Ok(found) => Ok(found),
+            Err(Stopped::Ends(status)) => Ok(Found::Status(status)),
+            Err(Stopped::Waits(waits)) => Err(Wait { waits, is_done: false }),
         }
-        let file = self.file(arguments.lock.file, Some(arguments.exclusive))?;
+    }
+
+    fn try_find_conflict(&mut self, arguments: &TestArguments<'_>) -> Result<Found, Stopped> {
+        if self.locking.poll_grace(self.now) {
+            return Err(Status::DeniedGracePeriod.into());
+        }
+        let (file, via) = self.file_to_lock(arguments.lock.file, arguments.exclusive)?;
         let request = self.request(&arguments.lock, arguments.exclusive, file)?;
-        Ok(self.locking.conflict(&request, self.now).cloned())
+        if let Some(held) = self.locking.conflict(&request, self.now) {
+            return Ok(Found::Held(held.clone()));
+        }
+        match below::find(self.exports, self.locking, via, &request) {
+            Err(waits) => Err(Stopped::Waits(waits)),
+            Ok(Err(error)) => Err(below_status(error).into()),
+            Ok(Ok(Some(found))) => Ok(Found::Below(found)),
+            Ok(Ok(None)) => Ok(Found::Status(Status::Granted)),
+        }
     }
 
-    fn lock<'l>(&mut self, arguments: &LockArguments<'l>, is_monitored: bool) -> Results<'l> {
+    fn lock<'l>(&mut self, arguments: &LockArguments<'l>, is_monitored: bool) -> Result<Results<'l>, Wait> {
         let status = match self.try_lock(arguments, is_monitored) {
-            Ok(status) | Err(status) => status,
+            Ok(status) | Err(Stopped::Ends(status)) => status,
+            Err(Stopped::Waits(waits)) => return Err(Wait { waits, is_done: false }),
         };
-        Results { cookie: arguments.cookie, status }
+        Ok(Results { cookie: arguments.cookie, status })
     }
 
-    fn try_lock(&mut self, arguments: &LockArguments<'_>, is_monitored: bool) -> Result<Status, Status> {
+    fn try_lock(&mut self, arguments: &LockArguments<'_>, is_monitored: bool) -> Result<Status, Stopped> {
         let LockArguments { lock, exclusive, .. } = arguments;
         self.check_grace(arguments.reclaim)?;
-        let file = self.file(lock.file, Some(*exclusive))?;
+        let (file, via) = self.file_to_lock(lock.file, *exclusive)?;
         let client = Client::new(lock.caller.0, self.ends);
         let range = range(lock).ok_or(Status::Fbig)?;
         let state = is_monitored.then_some(arguments.state);
         let host = self.locking.host(&client, state).ok_or_else(|| self.no_room())?;
         let (svid, handle) = (lock.svid, lock.owner.0);
         let request = LockRequest { file, host, svid, handle, range, exclusive: *exclusive };
-        match self.locking.lock(&request, self.now) {
+        match self.take(&request, via)? {
             Ok(()) => {
                 self.locking.statistics.locks += 1;
                 self.locking.acknowledge(&request);
@@ -328,17 +556,41 @@ impl<S: Store + ?Sized> Desk<'_, S> {
                 Ok(Status::Granted)
             }
             Err(LockRefused::Conflict) if arguments.block => {
-                let waiter = Locking::waiter(&client, lock.file.0);
+                let waiter = Locking::waiter(&client, lock.file.0, self.token);
                 self.locking.table.wait(&request, waiter).map_err(|NoRoom| self.no_room())?;
+                if below::is_below(self.exports, self.locking, file, via) {
+                    self.locking.table.hold_back(&request);
+                    below::wait(self.exports, self.locking, file, via, self.now);
+                }
                 self.locking.statistics.blocked += 1;
                 Ok(Status::Blocked)
             }
             Err(LockRefused::Conflict) => {
                 self.locking.statistics.denied += 1;
-                Err(Status::Denied)
+                Err(Status::Denied.into())
             }
-            Err(LockRefused::NoRoom(_)) => Err(self.no_room()),
+            Err(LockRefused::NoRoom(_)) => Err(self.no_room().into()),
         }
+    }
+
+    /// Takes a lock: first below, if the store locks its files.
+    fn take(&mut self, request: &LockRequest<'_>, via: usize) -> Result<Result<(), LockRefused>, Stopped> {
+        if !below::is_below(self.exports, self.locking, request.file, via) {
+            return Ok(self.locking.lock(request, self.now));
+        }
+        if self.locking.conflict(request, self.now).is_some() {
+            return Ok(Err(LockRefused::Conflict));
+        }
+        match below::strengthen(self.exports, self.locking, via, request, self.now) {
+            Err(waits) => return Err(Stopped::Waits(waits)),
+            Ok(Err(error)) => return Err(below_status(error).into()),
+            Ok(Ok(Some(_))) => return Ok(Err(LockRefused::Conflict)),
+            Ok(Ok(None)) => {}
+        }
+        let taken = self.locking.lock(request, self.now);
+        // If it was refused, or is less than before, others get what it leaves. Nothing waits for that.
+        let _ = below::relax(self.exports, self.locking, request.file, request.range);
+        Ok(taken)
     }
 
     /// In the grace period only locks of before are given; outside of it, it is unknown whether the lock
@@ -356,7 +608,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
 
     fn cancel<'l>(&mut self, arguments: &CancelArguments<'l>) -> Results<'l> {
         let CancelArguments { lock, exclusive, .. } = arguments;
-        let request = self.file(lock.file, None).and_then(|file| self.request(lock, *exclusive, file));
+        let request = self.file(lock.file).and_then(|file| self.request(lock, *exclusive, file));
         let status = match request {
             // Too late: it has the lock, and gives it back by UNLOCK.
             Ok(request) if !self.locking.table.cancel(&request) && self.locking.is_granted(&request) => {
@@ -370,58 +622,108 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     }
 
     /// Also in the grace period: giving back a lock conflicts with no other.
-    fn unlock<'l>(&mut self, arguments: &UnlockArguments<'l>) -> Results<'l> {
+    fn unlock(&mut self, arguments: &UnlockArguments<'_>) -> Result<Status, Wait> {
         let lock = &arguments.lock;
-        let request = self.file(lock.file, None).and_then(|file| self.request(lock, false, file));
-        let status = match request {
-            Ok(request) => {
-                self.locking.acknowledge(&request);
-                match self.locking.table.unlock(&request) {
-                    Ok(()) => Status::Granted,
-                    Err(NoRoom) => self.no_room(),
-                }
-            }
-            Err(status) => status,
+        let request = self.file(lock.file).and_then(|file| self.request(lock, false, file));
+        let request = match request {
+            Ok(request) => request,
+            Err(status) => return Ok(status),
         };
-        Results { cookie: arguments.cookie, status }
+        self.locking.acknowledge(&request);
+        if let Err(NoRoom) = self.locking.table.unlock(&request) {
+            return Ok(self.no_room());
+        }
+        // The client expects that others get it now.
+        match below::give_back(self.exports, self.locking, request.file, request.range) {
+            Some(waits) => Err(Wait { waits, is_done: true }),
+            None => Ok(Status::Granted),
+        }
     }
 
-    fn share<'l>(&mut self, arguments: &ShareArguments<'l>, take: bool) -> ShareResults<'l> {
-        let status = match self.try_share(arguments, take) {
+    fn share<'l>(&mut self, arguments: &ShareArguments<'l>) -> Result<ShareResults<'l>, Wait> {
+        let status = match self.try_share(arguments) {
             Ok(()) => Status::Granted,
-            Err(status) => status,
+            Err(Stopped::Ends(status)) => status,
+            Err(Stopped::Waits(waits)) => return Err(Wait { waits, is_done: false }),
         };
-        ShareResults { cookie: arguments.cookie, status, sequence: 0 }
+        Ok(ShareResults { cookie: arguments.cookie, status, sequence: 0 })
     }
 
-    fn try_share(&mut self, arguments: &ShareArguments<'_>, take: bool) -> Result<(), Status> {
+    fn try_share(&mut self, arguments: &ShareArguments<'_>) -> Result<(), Stopped> {
         let share = &arguments.share;
-        if take {
-            self.check_grace(arguments.reclaim)?;
-        }
-        let file = self.file(share.file, take.then_some(share.access.number() & 2 != 0))?;
+        self.check_grace(arguments.reclaim)?;
+        let (file, _) = self.file_to_lock(share.file, share.access.number() & 2 != 0)?;
         let client = Client::new(share.caller.0, self.ends);
-        let host: HostId = if take {
-            self.locking.host(&client, None).ok_or_else(|| self.no_room())?
-        } else {
-            self.locking.find_host(&client)
-        };
-        // A share is of the whole file, and of no process.
-        let Some(range) = Range::new(0, 0) else { return Err(Status::Failed) };
-        let request = LockRequest { file, host, svid: 0, handle: share.owner.0, range, exclusive: false };
-        if !take {
-            self.locking.table.unshare(&request);
-            return Ok(());
-        }
+        let host = self.locking.host(&client, None).ok_or_else(|| self.no_room())?;
+        let request = Self::share_request(share, file, host);
         let modes = ShareModes { access: share.access.number() as u8, deny: share.mode.number() as u8 };
         match self.locking.share(&request, modes, self.now) {
             Ok(()) => {
                 self.locking.note(host);
                 Ok(())
             }
-            Err(LockRefused::Conflict) => Err(Status::Denied),
-            Err(LockRefused::NoRoom(_)) => Err(self.no_room()),
+            Err(LockRefused::Conflict) => Err(Status::Denied.into()),
+            Err(LockRefused::NoRoom(_)) => Err(self.no_room().into()),
         }
+    }
+
+    fn unshare<'l>(&mut self, arguments: &ShareArguments<'l>) -> ShareResults<'l> {
+        let share = &arguments.share;
+        let status = match self.file(share.file) {
+            Ok(file) => {
+                let host = self.locking.find_host(&Client::new(share.caller.0, self.ends));
+                self.locking.table.unshare(&Self::share_request(share, file, host));
+                Status::Granted
+            }
+            Err(status) => status,
+        };
+        ShareResults { cookie: arguments.cookie, status, sequence: 0 }
+    }
+
+    /// A share is of the whole file, and of no process.
+    fn share_request<'l>(share: &nlm4::Share<'l>, file: FileKey, host: HostId) -> LockRequest<'l> {
+        LockRequest { file, host, svid: 0, handle: share.owner.0, range: Range::ALL, exclusive: false }
+    }
+}
+
+/// What TEST found.
+enum Found {
+    /// Another owner has this lock.
+    Held(stag_state::Held),
+    /// Somebody has this lock below.
+    Below(OctetLock),
+    /// Nothing, or why there is no answer.
+    Status(Status),
+}
+
+impl Found {
+    fn results<'f>(&'f self, cookie: Object<'f>) -> TestResults<'f> {
+        let outcome = match self {
+            Found::Held(held) => Tested::Denied(Holder {
+                exclusive: held.exclusive,
+                svid: held.owner.svid,
+                owner: Object(&held.owner.handle),
+                offset: held.range.first(),
+                len: held.range.wire_len(),
+            }),
+            Found::Below(OctetLock { first, last, exclusive }) => Tested::Denied(Holder {
+                exclusive: *exclusive,
+                svid: 0,
+                owner: Object(&[]),
+                offset: *first,
+                len: if *last == u64::MAX { 0 } else { last - first + 1 },
+            }),
+            Found::Status(status) => Tested::Other(*status),
+        };
+        TestResults { cookie, outcome }
+    }
+}
+
+/// What NLM says when a lock fails below.
+fn below_status(error: FsError) -> Status {
+    match error {
+        FsError::Busy | FsError::NotSupported => Status::DeniedNolocks,
+        error => status(error),
     }
 }
 

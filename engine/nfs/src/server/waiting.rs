@@ -22,6 +22,7 @@ use stag_wire::nfsacl::{SetaclOk, SetaclReply};
 
 use super::limits::RateTurn;
 use super::nfs::{Answer, Created, Found};
+use super::nlm::SuspendedLock;
 use super::rerun::{Again, Answered};
 use super::transfer::{self, Transfer};
 use super::v4::SuspendedCompound;
@@ -35,6 +36,7 @@ pub(super) enum Program {
     Nfsacl,
     Mount,
     Nfs4,
+    Nlm,
 }
 
 /// What a Call waits for.
@@ -101,6 +103,8 @@ pub(super) enum Pending {
     Changed(Changed),
     /// A COMPOUND of version 4, which goes on.
     Compound(Box<SuspendedCompound>),
+    /// A Call of NLM, or a request of one, which goes on.
+    Lock(Box<SuspendedLock>),
     /// All is done, and these are the results; but a limit lets them go later.
     Answered(Answered),
 }
@@ -347,21 +351,47 @@ impl<S: Store + ?Sized> ExportTable<S> {
             return Some((None, token, suspended));
         }
         loop {
+            let (ready, PendingCall { token, pending, .. }) = self.take_next(Program::Nfs4, now)?;
+            if let Pending::Compound(suspended) = pending {
+                return Some((Some(ready), token, suspended));
+            }
+        }
+    }
+
+    /// The next Call of NLM that goes on, when its store is done; or a request of one. `has_taken`: another one went on in this pass,
+    /// so the stores may have more.
+    #[inline]
+    pub(super) fn take_lock(
+        &mut self,
+        now: Duration,
+        has_taken: bool,
+    ) -> Option<(Token, Box<SuspendedLock>)> {
+        // NFS has asked the stores already.
+        if self.waiting.ready.is_none() && !has_taken {
+            return None;
+        }
+        loop {
+            let (ready, PendingCall { token, pending, .. }) = self.take_next(Program::Nlm, now)?;
+            if let Pending::Lock(suspended) = pending {
+                let store = self.shares[ready.share].volume_mut().store_mut();
+                // What it came to is asked again.
+                let _ = store.finish(ready.ticket, &mut Vec::new());
+                return Some((token, suspended));
+            }
+        }
+    }
+
+    /// The next Call of a service that goes on by itself, if it is the turn of that service.
+    fn take_next(&mut self, program: Program, now: Duration) -> Option<(WaitsFor, PendingCall)> {
+        loop {
             if self.waiting.ready.is_none() {
                 self.ask_stores(now);
             }
             let ready = self.waiting.ready?;
             match self.waiting.at(ready).map(|waiter| waiter.program) {
-                Some(Program::Nfs4) => {}
+                Some(found) if found == program => return self.waiting.take_ready(),
                 Some(_) => return None,
-                None => {
-                    self.drop_ready(ready);
-                    continue;
-                }
-            }
-            let (ready, PendingCall { token, pending, .. }) = self.waiting.take_ready()?;
-            if let Pending::Compound(suspended) = pending {
-                return Some((Some(ready), token, suspended));
+                None => self.drop_ready(ready),
             }
         }
     }
@@ -443,7 +473,11 @@ impl<S: Store + ?Sized> ExportTable<S> {
                     self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, pieces);
                 results.send(committed.map(|_| ()), reply);
             }
-            Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) | Pending::Answered(_) => {
+            Pending::Again(_)
+            | Pending::Acting(_)
+            | Pending::Compound(_)
+            | Pending::Lock(_)
+            | Pending::Answered(_) => {
                 reply.system_error();
             }
         }

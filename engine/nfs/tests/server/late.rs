@@ -2,8 +2,12 @@
 
 #[path = "acl.rs"]
 mod acl;
+#[path = "hostile.rs"]
+mod hostile;
 #[path = "limits.rs"]
 mod limits;
+#[path = "locks.rs"]
+mod locks;
 #[path = "pair.rs"]
 mod pair;
 #[path = "procedures.rs"]

@@ -70,6 +70,9 @@ operations! {
     Gettime(()) is rpcb::PROGRAM, 4, 6, u32;
 }
 
+/// Enough passes for a store that answers later.
+const PASSES: Duration = Duration::from_secs(5);
+
 const COOKIE: Object<'static> = Object(b"biscuit");
 
 /// A process of a host.
@@ -218,6 +221,7 @@ fn a_lock_that_is_waited_for() {
     assert_eq!(locker.lock(BOB, 0, 10, true, How::Block), Status::Blocked, "asked again, it waits once");
     assert_eq!(locker.counts(), Counts { locks: 1, waiting: 1 });
     assert_eq!(locker.unlock(ALICE, 0, 0), Status::Granted);
+    locker.wait(PASSES);
     assert_eq!(locker.counts(), Counts { locks: 1, waiting: 0 }, "it is Bob's now");
     assert_eq!(locker.lock(ALICE, 5, 1, false, How::Try), Status::Denied);
     assert_eq!(locker.cancel(BOB, 0, 10, true), Status::Denied, "too late: give it back");
@@ -234,6 +238,7 @@ fn a_host_that_never_asks_again_loses_the_lock() {
     assert_eq!(locker.lock(ALICE, 0, 0, true, How::Try), Status::Granted);
     assert_eq!(locker.lock(BOB, 0, 10, true, How::Block), Status::Blocked);
     assert_eq!(locker.unlock(ALICE, 0, 0), Status::Granted);
+    locker.wait(PASSES);
     locker.wait(Duration::from_secs(110));
     assert_eq!(locker.counts().locks, 1);
     locker.wait(Duration::from_secs(20));
@@ -264,7 +269,9 @@ fn locks_through_two_exports_of_one_folder_meet() {
         let path = [scratch.0.clone(), scratch.0.clone(), scratch.0.join("below")];
         let config = DirectoryConfig::new(&path[index], index as u64);
         // Another thread has no part in simulated time.
-        let config = DirectoryConfig { may_wait: Some(MayWait::Nothing), ..config };
+        let may_wait = Some(MayWait::Nothing);
+        // Locks below meet as well: a file has them through one of the exports only.
+        let config = DirectoryConfig { may_wait, locks_below: true, ..config };
         Box::new(DirectoryStore::new(&config, Disk::new(&DiskConfig::default(), &[]), pool.clone()).unwrap())
     });
     let files = ["/data/below", "/same/below", "/below"].map(|path| {

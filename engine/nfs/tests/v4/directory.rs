@@ -2,6 +2,8 @@
 
 #[path = "attributes.rs"]
 mod attributes;
+#[path = "below.rs"]
+mod below;
 #[path = "changes.rs"]
 mod changes;
 #[path = "client.rs"]
@@ -26,10 +28,39 @@ mod opens;
 #[path = "../server/pair.rs"]
 #[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod pair;
+#[path = "restart.rs"]
+mod restart;
 #[path = "state.rs"]
 mod state;
 
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+
+use stag_disk::system::{DescriptionLock, find_lock, set_lock};
+use stag_vfs::OctetLock;
+
 use lab::Lab;
+
+/// Another node of the cluster: another open file description of the file named `file`.
+struct Node(File);
+
+impl Node {
+    fn new(lab: &mut Lab) -> Node {
+        Node(OpenOptions::new().read(true).write(true).open(lab.scratch[0].0.join("file")).unwrap())
+    }
+
+    /// Has this lock from now on, or none. `false`: the server is in its way.
+    fn set(&self, lock: Option<OctetLock>) -> bool {
+        set_lock(self.0.as_fd(), 0, u64::MAX, None).unwrap();
+        lock.is_none_or(|lock| set_lock(self.0.as_fd(), lock.first, lock.last, Some(lock.exclusive)).is_ok())
+    }
+
+    /// What the server has of a range.
+    fn sees(&self, first: u64, last: u64) -> Option<(u64, u64, bool)> {
+        let found = find_lock(self.0.as_fd(), &DescriptionLock { first, last, exclusive: true });
+        found.unwrap().map(|found| (found.first, found.last, found.exclusive))
+    }
+}
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = false;

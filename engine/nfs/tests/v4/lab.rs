@@ -15,14 +15,16 @@ use super::pair::Pair;
 /// A client with a session, and where its files are.
 pub(crate) struct Lab {
     client: Client,
-    _scratch: Vec<Scratch>,
+    /// The directories of the exports, if they are such.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) scratch: Vec<Scratch>,
 }
 
 impl Lab {
     /// A client of a server with these exports, by minor version 2.
     pub(crate) fn new(exports: &[&str]) -> Lab {
         if !super::IS_DIRECTORY {
-            return Lab { client: Client::new(exports), _scratch: Vec::new() };
+            return Lab { client: Client::new(exports), scratch: Vec::new() };
         }
         let scratch: Vec<_> = exports.iter().map(|_| Scratch::folder()).collect();
         let locking = (LockingConfig::default(), Recovered::nothing());
@@ -30,12 +32,13 @@ impl Lab {
             // Time is simulated: no thread answers in it.
             let config = DirectoryConfig {
                 may_wait: Some(MayWait::Nothing),
+                locks_below: true,
                 ..DirectoryConfig::new(&scratch[index].0, index as u64 + 1)
             };
             let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
             Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap())
         });
-        Lab { client: Client::of(pair, b"client", FORE), _scratch: scratch }
+        Lab { client: Client::of(pair, b"client", FORE), scratch }
     }
 }
 

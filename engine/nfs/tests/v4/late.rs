@@ -2,6 +2,8 @@
 
 #[path = "attributes.rs"]
 mod attributes;
+#[path = "below.rs"]
+mod below;
 #[path = "changes.rs"]
 mod changes;
 #[path = "client.rs"]
@@ -26,12 +28,39 @@ mod opens;
 #[path = "../server/pair.rs"]
 #[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod pair;
+#[path = "restart.rs"]
+mod restart;
 #[path = "../../../stores/tests/store/slow.rs"]
 mod slow;
 #[path = "state.rs"]
 mod state;
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use stag_vfs::OctetLock;
+
 use lab::Lab;
+
+/// Another node of the cluster.
+struct Node(Rc<RefCell<slow::Cluster>>);
+
+impl Node {
+    fn new(lab: &mut Lab) -> Node {
+        let exports = lab.pair.server.services_mut().0.exports().borrow();
+        Node(slow::cluster(exports.shares()[0].volume().store()))
+    }
+
+    /// Has this lock from now on, or none. `false`: the server is in its way.
+    fn set(&self, lock: Option<OctetLock>) -> bool {
+        self.0.borrow_mut().set(lock)
+    }
+
+    /// What the server has of a range.
+    fn sees(&self, first: u64, last: u64) -> Option<(u64, u64, bool)> {
+        self.0.borrow().seen(first, last)
+    }
+}
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = false;

@@ -20,7 +20,7 @@ use super::state::{BOTH, READ, WRITE, lock_new, lockt, open_as, open_handle, rea
 const ALL: (u64, u64) = (0, u64::MAX);
 
 /// A server that knows what an earlier one wrote into this directory.
-fn lab(directory: &Path) -> Lab {
+pub(crate) fn lab(directory: &Path) -> Lab {
     let lab = Lab::new(&["/data,root_squash=no"]);
     let known = KnownClients::from_directory(directory).unwrap();
     let locking =
@@ -29,11 +29,11 @@ fn lab(directory: &Path) -> Lab {
     lab
 }
 
-fn previous(access: u32) -> Argument4<'static> {
+pub(crate) fn previous(access: u32) -> Argument4<'static> {
     open_as(b"alice", (access, 0), OpenHow::NoCreate, OpenClaim::Previous(DelegationType::None))
 }
 
-fn reclaim_lock(open_stateid: StateId) -> Argument4<'static> {
+pub(crate) fn reclaim_lock(open_stateid: StateId) -> Argument4<'static> {
     let owner = StateOwner { clientid: 0, owner: Opaque(b"p") };
     let locker = Locker::New(NewLocker { open_seqid: 0, open_stateid, lock_seqid: 0, owner });
     let (offset, length) = ALL;
@@ -43,7 +43,7 @@ fn reclaim_lock(open_stateid: StateId) -> Argument4<'static> {
 const COMPLETE: Argument4<'static> = Argument4::ReclaimComplete(false);
 
 /// Asks until the client is on record.
-fn settled(lab: &mut Lab, operations: &[Argument4<'_>]) -> Status4 {
+pub(crate) fn settled(lab: &mut Lab, operations: &[Argument4<'_>]) -> Status4 {
     loop {
         let status = lab.status(operations);
         if status != Status4::Delay {

@@ -35,6 +35,9 @@ pub struct DirectoryConfig {
     /// the machine may take back what clients were told is done. Data is not concerned: what is stable or committed
     /// is synced.
     pub sync: bool,
+    /// Whether locks of clients are also taken on the files, where other processes and other nodes of a cluster file system see
+    /// them.
+    pub locks_below: bool,
     /// The write verifier. Stores of the same directory, at several reactors, have the same one.
     pub verifier: WriteVerifier,
 }
@@ -53,6 +56,7 @@ impl DirectoryConfig {
             by_handle: true,
             may_wait: None,
             sync: true,
+            locks_below: false,
             verifier: WriteVerifier::default(),
         }
     }

@@ -10,6 +10,7 @@ use stag_vfs::{Finished, FsError, ObjectId};
 
 use super::changes::{Change, Outcome};
 use super::kernel::{Answer, Answers, Kernel, Question};
+use super::locks::{LockOutcome, LockWork};
 use super::search::Walk;
 use super::steps::Note;
 use super::transfer::Asked;
@@ -23,6 +24,7 @@ pub(super) enum Done {
     Changed(Box<Outcome>),
     Walked(Walk),
     ReadOnly(bool),
+    Locked(LockOutcome),
     Closed,
 }
 
@@ -34,6 +36,8 @@ pub(super) enum Errand {
     Transfer(Asked, Asking),
     /// A change, and what to note when it is made.
     Change(Box<Changing>),
+    /// Locks of a file are given back.
+    Relax(ObjectId),
     /// A part of a search.
     Walk,
     /// Whether the files are read-only by now.
@@ -138,6 +142,18 @@ impl Errands {
         place
     }
 
+    /// A job that begins in its turn.
+    pub(super) fn await_turn(&mut self, errand: Errand) -> u32 {
+        self.add(errand)
+    }
+
+    /// The turn of a job has come: a helper sets locks.
+    pub(super) fn set_locks(&mut self, place: u32, work: LockWork) {
+        if let Some(helpers) = &mut self.helpers {
+            helpers.start(place, move || Done::Locked(work.run()));
+        }
+    }
+
     /// A step or a transfer waits until a part of the search is over.
     pub(super) fn await_walk(&mut self, errand: Errand) -> u32 {
         let place = self.add(errand);
@@ -192,7 +208,7 @@ impl Errands {
     pub(super) fn poll(&mut self) -> Option<(u32, Errand, Option<Done>)> {
         let (place, done) = self.helpers.as_mut()?.poll()?;
         let errand = self.slots[place as usize].take()?;
-        if let Errand::Step(_) | Errand::Change(_) = &errand {
+        if let Errand::Step(_) | Errand::Change(_) | Errand::Relax(_) = &errand {
             return Some((place, errand, done));
         }
         self.free.push(place);

@@ -7,7 +7,7 @@
 //! | | made at once |
 //! |---|---|
 //! | memory without swap | everything |
-//! | on a device of this machine | attributes of what is open, and its access control list once it was read; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open |
+//! | on a device of this machine | attributes of what is open, and its access control list once it was read; names that the kernel has in memory (`RESOLVE_CACHED`, or the name of what is open); to open again what is open; locks of it |
 //! | any other: it may ask another machine, or a process | nothing |
 //!
 //! Steps that change something are one job of a helper each (`changes.rs`).
@@ -22,11 +22,12 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, SeekFrom, fstatvfs, readlinkat_raw};
 use rustix::io::Errno;
 use stag_disk::{ClosingBin, DiskFile, HelperLimits, Helpers, system};
-use stag_vfs::{Acl, ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, Usage};
+use stag_vfs::{Acl, ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, OctetLock, Usage};
 
 use super::acl::{AclKind, read_acl};
 use super::listing::{self, Chunk};
 use super::locate::{self, Located};
+use super::locks;
 use super::object::{self, Naming, Place, Stat, object_id, open_again, open_cached, open_name, open_with};
 use super::owned::open_as_owner;
 
@@ -127,6 +128,10 @@ enum What {
     Locate,
     /// A part of the search for objects (`search.rs`), which is not the question's alone.
     Search,
+    /// To lock octets, in the turn of the file (`locks.rs`).
+    Lock(OctetLock),
+    /// Which lock is in the way of such a lock.
+    FindLock(OctetLock),
 }
 
 impl PartialEq for Question {
@@ -147,6 +152,7 @@ pub(super) enum Answer {
     Usage(Usage),
     Offset(Option<u64>),
     Located(Arc<Located>),
+    Lock(Option<OctetLock>),
     Done,
 }
 
@@ -417,6 +423,37 @@ impl Kernel {
         self.ask(Kernel::question(What::Search, root, b"", walk)).is_ok()
     }
 
+    /// The lock that was in the way of locking octets, if the operation in hand has asked for that and they are not locked. Not to be called if [`Kernel::knows_what_is_open`].
+    pub(super) fn lock(
+        &self,
+        file: &File,
+        object: ObjectId,
+        wanted: &OctetLock,
+    ) -> Result<Option<OctetLock>, Errno> {
+        let generation = object.generation.to_le_bytes();
+        let question = Kernel::question(What::Lock(*wanted), file, &generation, object.fileid);
+        let answer = self.ask(question.clone())?;
+        // It is good for one time: others lock and unlock meanwhile.
+        self.answers.borrow_mut().0.retain(|(asked, _)| *asked != question);
+        match answer {
+            Answer::Lock(Some(found)) => Ok(Some(found)),
+            // It was locked, and given back since.
+            Answer::Lock(None) => self.ask(question).and(Err(Errno::AGAIN)),
+            _ => Err(Errno::IO),
+        }
+    }
+
+    /// The lock that is in the way of a wanted one.
+    pub(super) fn find_lock(&self, file: &File, wanted: &OctetLock) -> Result<Option<OctetLock>, Errno> {
+        if self.knows_what_is_open() {
+            return locks::conflict(file, wanted);
+        }
+        match self.ask(Kernel::question(What::FindLock(*wanted), file, b"", 0))? {
+            Answer::Lock(found) => Ok(found),
+            _ => Err(Errno::IO),
+        }
+    }
+
     /// Lets the kernel open an object by file handle, and finds the way to it.
     pub(super) fn locate(&self, mount: &File, root: &File, id: ObjectId) -> Result<Arc<Located>, Errno> {
         if self.is_immediate() {
@@ -451,7 +488,9 @@ impl Question {
             What::Seek(kind) => seek(at, self.number, kind).map(Answer::Offset),
             What::Place => object::stat_path(Path::new(OsStr::from_bytes(&self.name))).map(Answer::Stat),
             What::SetMode => system::change_mode(at.as_fd(), self.number as u32).map(|()| Answer::Done),
-            What::Search => Ok(Answer::Done),
+            // These are not put here.
+            What::Search | What::Lock(_) => Ok(Answer::Done),
+            What::FindLock(wanted) => locks::conflict(at, &wanted).map(Answer::Lock),
             What::Locate => {
                 let generation = self.name.first_chunk().map_or(0, |octets| u64::from_le_bytes(*octets));
                 let id = ObjectId { fileid: self.number, generation };
@@ -468,8 +507,20 @@ impl Question {
 
     /// The object, if the question is where that is.
     pub(super) fn sought(&self) -> Option<ObjectId> {
+        self.object().filter(|_| self.what == What::Locate)
+    }
+
+    /// The file to lock, and how, if that is the question.
+    pub(super) fn lock(&self) -> Option<(ObjectId, OctetLock)> {
+        match self.what {
+            What::Lock(wanted) => Some((self.object()?, wanted)),
+            _ => None,
+        }
+    }
+
+    fn object(&self) -> Option<ObjectId> {
         let generation = self.name.first_chunk().map(|octets| u64::from_le_bytes(*octets))?;
-        (self.what == What::Locate).then_some(ObjectId { fileid: self.number, generation })
+        Some(ObjectId { fileid: self.number, generation })
     }
 }
 

@@ -29,6 +29,8 @@
 //!   removed. A server that is not root acts as its own user for every caller.
 //! - **POSIX access control lists** decide as they do in the kernel, are set as the caller, and are inherited as the kernel does
 //!   (`acl.rs`). Where the file system has none, only what a mode can say is set.
+//! - **Locks of clients** can be taken on the files as well ([`DirectoryConfig::locks_below`]), where local processes and other nodes of a
+//!   cluster file system see them (`locks.rs`).
 //! - **Local processes may change names at any moment**, also between two system calls of one Call. So nothing is given
 //!   away, changed or removed by a name that may have been exchanged: see `making.rs` for new objects; everything else
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
@@ -43,6 +45,8 @@ mod kernel;
 mod limits;
 mod listing;
 mod locate;
+mod lock_steps;
+mod locks;
 mod making;
 mod name_index;
 mod object;
@@ -50,6 +54,7 @@ mod owned;
 mod recent;
 mod search;
 mod seen;
+mod segments;
 mod steps;
 mod surroundings;
 mod syncs;
@@ -75,9 +80,9 @@ use stag_disk::{AtOnce, Disk, Method};
 use stag_memory::{Pool, Shared};
 use stag_vfs::{
     Acl, Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
-    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
-    SetLists, SpaceChange, Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket, Timestamp,
-    Update, Usage, UserIdentity, WriteData, WriteDone, policy,
+    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, OctetLock, Progress, ReadDone, ReadStep,
+    RenameSeen, SetLists, SpaceChange, Stability, Store, StoreLimits, StoreProfile, StoreVerifier, Ticket,
+    Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, policy,
 };
 
 use changes::Actor;
@@ -86,6 +91,7 @@ use errands::Errands;
 use identity::identity;
 pub use kernel::MayWait;
 use kernel::{Kernel, may_wait};
+use locks::LockedFiles;
 use object::{is_read_only, status};
 use seen::Seen;
 use surroundings::ExportPlace;
@@ -129,6 +135,9 @@ pub struct DirectoryStore {
     syncs: Syncs,
     writing: Writing,
     unsynced: Unsynced,
+    locks: RefCell<LockedFiles>,
+    /// Whether clients' locks are taken on the files as well.
+    locks_below: bool,
     /// What files are, of which transfers ended, since those did.
     finished: RefCell<Seen>,
     /// How many were over then.
@@ -164,9 +173,10 @@ impl DirectoryStore {
             return Err(DirectoryError::Descriptors { found: config.descriptors_max });
         }
         let unsynced = Unsynced::new(config.descriptors_max, &config.verifier);
+        let locks = LockedFiles::new(config.descriptors_max, config.locks_below);
         let kept = Limits {
             objects: config.objects_max.max(64),
-            descriptors: config.descriptors_max - unsynced.places(),
+            descriptors: config.descriptors_max - unsynced.places() - locks.places(),
             trust: config.trust,
             by_handle: config.by_handle,
         };
@@ -215,6 +225,8 @@ impl DirectoryStore {
             syncs,
             writing: Writing::default(),
             unsynced,
+            locks: RefCell::new(locks),
+            locks_below: config.locks_below,
             finished: RefCell::new(Seen::new()),
             searched: Cell::new(None),
             finished_for: 0,
@@ -251,7 +263,7 @@ impl DirectoryStore {
     #[must_use]
     pub fn held(&self) -> (usize, usize) {
         let tree = self.tree.borrow();
-        (tree.descriptors() + self.unsynced.len(), tree.len())
+        (tree.descriptors() + self.unsynced.len() + self.locks.borrow().len(), tree.len())
     }
 
     /// The file system of the machine, as a number.
@@ -322,6 +334,7 @@ impl Store for DirectoryStore {
                 finishes_transfers_later: true,
                 keeps_lists: self.keeps_lists,
                 is_at_every_reactor: true,
+                locks_below: self.locks_below,
                 ..Capabilities::default()
             },
         }
@@ -563,6 +576,18 @@ impl Store for DirectoryStore {
         self.change_file_space(user, seen, octets, change)
     }
 
+    fn lock_octets(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        self.lock_file(object, wanted)
+    }
+
+    fn relax_locks(&mut self, object: ObjectId, first: u64, last: u64, kept: &[OctetLock]) -> Progress<()> {
+        self.relax_file(object, first, last, kept)
+    }
+
+    fn find_lock(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        self.find_file_lock(object, wanted)
+    }
+
     fn read(
         &mut self,
         user: &UserIdentity,
@@ -660,6 +685,7 @@ impl Store for DirectoryStore {
         }
         if self.memory_checked.is_none_or(|checked| now >= checked + MEMORY_CHECK_INTERVAL) {
             self.check_memory(now);
+            self.locks.get_mut().close_idle(now);
         }
         self.admit();
         // What both begin goes to the kernel together.

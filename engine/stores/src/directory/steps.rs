@@ -16,6 +16,7 @@ use super::changes::{
 };
 use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
 use super::kernel::{Answer, Answers, Question, REFUSED};
+use super::locks::LockJob;
 use super::making::{Make, NewKind};
 use super::object::{is_read_only, status};
 use super::ticket::Work;
@@ -72,6 +73,13 @@ impl DirectoryStore {
         }
         let place = if question.is_search() {
             errands.await_walk(Errand::Step(asking))
+        } else if let Some((object, wanted)) = question.lock() {
+            let place = errands.await_turn(Errand::Step(asking));
+            let first = self.locks.borrow_mut().push(object, place, LockJob::Lock(wanted));
+            if let Some(work) = first {
+                errands.set_locks(place, work);
+            }
+            place
         } else {
             errands.begin(Errand::Step(asking), self.job_of(question))
         };
@@ -414,8 +422,28 @@ impl DirectoryStore {
             };
             match errand {
                 Errand::Step(mut asking) => {
-                    asking.answers.add(asking.question.clone(), answer(done));
+                    let answer = match (asking.question.lock(), done) {
+                        (Some((object, _)), Some(Done::Locked(outcome))) => {
+                            self.end_lock_job(object, Some(&outcome));
+                            outcome.result.map(Answer::Lock)
+                        }
+                        (Some((object, _)), _) => {
+                            self.end_lock_job(object, None);
+                            Err(Errno::IO)
+                        }
+                        (None, done) => answer(done),
+                    };
+                    asking.answers.add(asking.question.clone(), answer);
                     self.errands.get_mut().end(place, Errand::Step(asking));
+                }
+                Errand::Relax(object) => {
+                    let outcome = match &done {
+                        Some(Done::Locked(outcome)) => Some(outcome),
+                        _ => None,
+                    };
+                    self.end_lock_job(object, outcome);
+                    self.note_relaxed(object, outcome.map_or(Err(Errno::IO), |outcome| outcome.result));
+                    self.errands.get_mut().end(place, Errand::Relax(object));
                 }
                 Errand::Transfer(asked, asking) => self.admit_again(asked, asking, answer(done)),
                 Errand::Change(mut changing) => {
@@ -533,6 +561,8 @@ impl DirectoryStore {
                 }
                 result
             }
+            // What could not be given back is told to the administrator. The client has given it back.
+            Some(Errand::Relax(_)) => Ok(Finished::Changed),
             _ => Err(FsError::Fault),
         }
     }

@@ -724,12 +724,30 @@ impl Tree {
             return Ok(file);
         }
         let how = reopen_as(node.kind, writable)?;
+        let file = self.open_apart(index, how)?;
+        Ok(self.keep_opened(index, file, how == Reopen::Write))
+    }
+
+    /// A descriptor of its own of what was just found.
+    fn open_apart(&mut self, index: Index, how: Reopen) -> Result<File, Errno> {
         let looked = self.open_to_look(index)?;
         // Where /proc is missing, it is opened by its name.
         let by_name = if how == Reopen::Directory { None } else { self.name(index).ok() };
         let aside = by_name.map(|(directory, name)| (directory, name.into()));
-        let file = self.kernel.reopen(&looked, how, aside)?;
-        Ok(self.keep_opened(index, file, how == Reopen::Write))
+        self.kernel.reopen(&looked, how, aside)
+    }
+
+    /// A descriptor of its own of a file that was just found, to lock it: open to be written as well, where that may be.
+    pub(super) fn open_to_lock(&mut self, index: Index) -> Result<File, Errno> {
+        if self.node(index).kind != ObjectKind::Regular {
+            return Err(Errno::INVAL);
+        }
+        match self.open_apart(index, Reopen::Write) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::TXTBSY) => {
+                self.open_apart(index, Reopen::Read)
+            }
+            opened => opened,
+        }
     }
 
     /// Keeps a descriptor for reading or writing. A file needs no other one then.

@@ -7,6 +7,7 @@ mod directory;
 mod durable;
 mod fuse;
 mod lab;
+mod locks;
 mod model;
 mod names;
 mod permissions;

@@ -4,8 +4,9 @@
 use std::any::Any;
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -13,9 +14,9 @@ use stag_memory::Shared;
 use stag_stores::memory::MemoryStore;
 use stag_vfs::{
     Acl, Blocked, Capabilities, ChangeStep, EntryName, ExtentKind, Finished, FsError, LINK_SPACE, ListStart,
-    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, Progress, ReadDone, ReadStep, RenameSeen,
-    SetLists, SpaceChange, Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp, Update, Usage,
-    UserIdentity, WriteData, WriteDone,
+    Listed, NewAttributes, NewObject, ObjectId, ObjectStat, OctetLock, Progress, ReadDone, ReadStep,
+    RenameSeen, SetLists, SpaceChange, Stability, Store, StoreProfile, StoreVerifier, Ticket, Timestamp,
+    Update, Usage, UserIdentity, WriteData, WriteDone,
 };
 
 /// Questions whose answers are remembered.
@@ -27,6 +28,74 @@ pub(crate) struct SlowStore {
     random: Option<Cell<u64>>,
     late: RefCell<Late>,
     waits: Cell<u64>,
+    /// Who else has the files.
+    cluster: Rc<RefCell<Cluster>>,
+}
+
+/// Octets of a file that are told apart in [`Cluster`]; the last stands for all from there on.
+const OCTETS: usize = 256;
+
+/// How each octet of a file is locked: exclusively or not, or not at all.
+type OctetKinds = [Option<bool>; OCTETS];
+
+/// Locks below: of a server, and of another node.
+#[derive(Default)]
+pub(crate) struct Cluster {
+    own: HashMap<ObjectId, OctetKinds>,
+    /// Of whichever file.
+    others: Option<OctetLock>,
+    /// What was in the way of requests that were made.
+    found: Vec<(Question, OctetLock)>,
+}
+
+fn octets(lock: &OctetLock) -> std::ops::RangeInclusive<usize> {
+    let place = |octet: u64| octet.min(OCTETS as u64 - 1) as usize;
+    place(lock.first)..=place(lock.last)
+}
+
+impl Cluster {
+    fn conflict(&self, wanted: &OctetLock) -> Option<OctetLock> {
+        let overlaps = |other: &OctetLock| other.first <= wanted.last && wanted.first <= other.last;
+        self.others.filter(|other| overlaps(other) && (other.exclusive || wanted.exclusive))
+    }
+
+    fn own(&mut self, object: ObjectId) -> &mut OctetKinds {
+        self.own.entry(object).or_insert([None; OCTETS])
+    }
+
+    /// The first octets that the server has locked of a range, of any file: as far as they are locked alike.
+    #[allow(dead_code, reason = "for servers")]
+    pub(crate) fn seen(&self, first: u64, last: u64) -> Option<(u64, u64, bool)> {
+        let range = octets(&OctetLock { first, last, exclusive: true });
+        self.own.values().find_map(|own| {
+            let start = range.clone().find(|at| own[*at].is_some())?;
+            let start = (0..=start).rev().take_while(|at| own[*at] == own[start]).last()?;
+            let end = (start..OCTETS).take_while(|at| own[*at] == own[start]).last()?;
+            let end = if end == OCTETS - 1 { u64::MAX } else { end as u64 };
+            Some((start as u64, end, own[start] == Some(true)))
+        })
+    }
+
+    /// Another node has this lock from now on, or none; `false`: the server is in its way.
+    #[allow(dead_code, reason = "for servers")]
+    pub(crate) fn set(&mut self, lock: Option<OctetLock>) -> bool {
+        let is_free = lock.is_none_or(|lock| {
+            self.own.values().all(|own| {
+                octets(&lock).all(|at| own[at].is_none_or(|exclusive| !exclusive && !lock.exclusive))
+            })
+        });
+        if is_free {
+            self.others = lock;
+        }
+        is_free
+    }
+}
+
+/// Who else has the files of a slow store.
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn cluster(store: &dyn Any) -> Rc<RefCell<Cluster>> {
+    let slow: &SlowStore = store.downcast_ref().expect("a slow store");
+    slow.cluster.clone()
 }
 
 #[derive(Default)]
@@ -55,7 +124,7 @@ pub(crate) fn make(memory: MemoryStore) -> SlowStore {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let random = (number % 2 == 1).then(|| Cell::new(number));
-    SlowStore { memory, random, late: RefCell::default(), waits: Cell::new(0) }
+    SlowStore { memory, random, late: RefCell::default(), waits: Cell::new(0), cluster: Rc::default() }
 }
 
 #[allow(dead_code, reason = "for servers")]
@@ -99,6 +168,12 @@ impl SlowStore {
         next >> 63 == 0
     }
 
+    fn lock_question(step: &'static str, object: ObjectId, wanted: &OctetLock) -> Question {
+        let OctetLock { first, last, exclusive } = *wanted;
+        let words = [first, last, u64::from(exclusive)];
+        (step, object, words.iter().flat_map(|word| word.to_le_bytes()).collect())
+    }
+
     /// Fails as long as the answer to a question is not known.
     fn ask(&self, step: &'static str, object: ObjectId, name: &[u8]) -> ReadStep<()> {
         let mut late = self.late.borrow_mut();
@@ -135,7 +210,12 @@ impl SlowStore {
 impl Store for SlowStore {
     fn profile(&self) -> StoreProfile {
         let StoreProfile { can, .. } = self.memory.profile();
-        let can = Capabilities { admits_transfers: false, finishes_transfers_later: true, ..can };
+        let can = Capabilities {
+            admits_transfers: false,
+            finishes_transfers_later: true,
+            locks_below: true,
+            ..can
+        };
         StoreProfile { can, ..self.memory.profile() }
     }
 
@@ -304,6 +384,53 @@ impl Store for SlowStore {
     ) -> ChangeStep<()> {
         let done = self.memory.change_space(user, seen, octets, change, now);
         self.end(done, Vec::new(), |()| Finished::Changed)
+    }
+
+    fn lock_octets(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        let question = Self::lock_question("lock_octets", object, wanted);
+        let cluster = &mut *self.cluster.borrow_mut();
+        if let Some(place) = cluster.found.iter().position(|(asked, _)| *asked == question) {
+            return Ok(Some(cluster.found.swap_remove(place).1));
+        }
+        let kind = Some(wanted.exclusive);
+        if octets(wanted).all(|at| cluster.own(object)[at] >= kind) {
+            return Ok(None);
+        }
+        // What is asked for is done at once, and told later.
+        let found = cluster.conflict(wanted);
+        if found.is_none() {
+            let own = cluster.own(object);
+            octets(wanted).for_each(|at| own[at] = own[at].max(kind));
+        }
+        if self.is_lucky() {
+            return Ok(found);
+        }
+        cluster.found.extend(found.map(|found| (question.clone(), found)));
+        self.waits.set(self.waits.get() + 1);
+        Err(Blocked::Waits(self.late.borrow_mut().ticket(Matter::Question(question))))
+    }
+
+    fn relax_locks(&mut self, object: ObjectId, first: u64, last: u64, kept: &[OctetLock]) -> Progress<()> {
+        let mut keeps: OctetKinds = [None; OCTETS];
+        for keep in kept {
+            octets(keep).for_each(|at| keeps[at] = Some(keep.exclusive));
+        }
+        let cluster = &mut *self.cluster.borrow_mut();
+        let own = cluster.own(object);
+        let before = *own;
+        let range = octets(&OctetLock { first, last, exclusive: false });
+        range.for_each(|at| own[at] = own[at].min(keeps[at]));
+        if before == *own || self.is_lucky() {
+            return Progress::Done(());
+        }
+        Progress::Later(self.late.borrow_mut().ticket(Matter::Ends(Ok(Finished::Changed), Vec::new())))
+    }
+
+    fn find_lock(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
+        let question = Self::lock_question("find_lock", object, wanted);
+        self.ask(question.0, question.1, &question.2)?;
+        self.late.get_mut().answered.retain(|answered| *answered != question);
+        Ok(self.cluster.borrow().conflict(wanted))
     }
 
     fn read(

@@ -19,7 +19,8 @@ use stag_stores::directory::DirectoryStore;
 use crate::lab::{Lab, NONE, is_root};
 
 /// What is run as nobody.
-const SUITES: [&str; 5] = ["directory::", "durable::", "names::", "permissions::", "unprivileged::"];
+const SUITES: [&str; 6] =
+    ["directory::", "durable::", "locks::", "names::", "permissions::", "unprivileged::"];
 
 #[test]
 fn everything_holds_for_a_server_that_is_not_root() {

@@ -269,6 +269,7 @@ impl Locking {
         self.holders.opens.free_client(client);
         if let Some(Holder { site, .. }) = self.holders.clients.remove(&client) {
             self.table.free_host(HostId { number: HostNumber::Client(client), site });
+            self.below.all_freed();
         }
     }
 
@@ -276,6 +277,7 @@ impl Locking {
     pub(in crate::server) fn free_volume(&mut self, volume: u64) {
         self.holders.opens.free_volume(volume);
         self.table.free_volume(volume);
+        self.below.all_freed();
     }
 
     /// A client ended: what it held is free.

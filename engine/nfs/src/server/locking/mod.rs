@@ -20,8 +20,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use stag_fabric::Peer;
+use stag_rpc::Token;
 use stag_wire::{nlm4, nsm};
 
+use super::below::Below;
 use crate::callout::{CallOut, arguments};
 use crate::known_clients::KnownClients;
 use crate::state::{Journal, KnownHost, Recovered};
@@ -121,6 +123,14 @@ pub struct LockingStatistics {
 pub(super) struct Waiter {
     way: Way,
     file_handle: Box<[u8]>,
+    token: Token,
+}
+
+impl Waiter {
+    /// The Call that asked.
+    pub(super) fn token(&self) -> Token {
+        self.token
+    }
 }
 
 /// Both ends of the connection that a Call came by: the peer, and the address of ours that it connected to.
@@ -156,6 +166,8 @@ const UNKNOWN_HOST: HostId = HostId { number: HostNumber::Nlm(u32::MAX), site: H
 /// The state of NLM and NSM.
 pub struct Locking {
     pub(super) table: LockTable<Waiter>,
+    /// The files that are locked below as well.
+    pub(super) below: Below,
     holders: Holders,
     config: LockingConfig,
     hosts: Hosts,
@@ -191,6 +203,7 @@ impl Locking {
         }
         Locking {
             table: LockTable::new(config.locks),
+            below: Below::default(),
             holders: Holders::new(config.opens, KnownClients::nothing(FIRST_EPOCH), 0),
             hosts: Hosts::new(config.hosts_max),
             config,
@@ -357,13 +370,14 @@ impl Locking {
 
     fn free(&mut self, id: HostId) {
         self.table.free_host(id);
+        self.below.all_freed();
         self.outbox.forget(|grant| grant.owner.host == id);
         self.statistics.hosts_freed += 1;
     }
 
     /// The request of a client's owner waits.
-    pub(super) fn waiter(client: &Client<'_>, file_handle: &[u8]) -> Waiter {
-        Waiter { way: client.way(), file_handle: file_handle.into() }
+    pub(super) fn waiter(client: &Client<'_>, file_handle: &[u8], token: Token) -> Waiter {
+        Waiter { way: client.way(), file_handle: file_handle.into(), token }
     }
 
     /// The owner of this range knows what it has: no GRANTED is due any more.
@@ -404,7 +418,7 @@ impl Locking {
         while let Some(granted) = self.table.poll_granted() {
             self.statistics.granted += 1;
             let (file, waiting) = (granted.file, granted.request);
-            let Waiter { way, file_handle } = waiting.waiter;
+            let Waiter { way, file_handle, .. } = waiting.waiter;
             let name = self.hosts.get(waiting.owner.host).map_or(Box::default(), |host| host.name.clone());
             self.note(waiting.owner.host);
             let (owner, range, exclusive) = (waiting.owner, waiting.range, waiting.exclusive);
@@ -439,11 +453,13 @@ impl Locking {
     fn give_back(&mut self, grant: &Grant) {
         let request = grant.request();
         // It may be too many pieces to take out: then it stays, as it is.
-        let _ = self.table.unlock(&request);
+        if self.table.unlock(&request).is_ok() {
+            self.below.freed(request.file, request.range);
+        }
     }
 
     pub(super) fn next_timeout(&self) -> Option<Duration> {
-        self.outbox.next_timeout()
+        [self.outbox.next_timeout(), self.below.next_timeout()].into_iter().flatten().min()
     }
 
     pub(super) fn descriptors(&self, out: &mut Vec<RawFd>) {

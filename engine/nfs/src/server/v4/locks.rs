@@ -3,20 +3,22 @@
 //! A state id is judged in [`find_state`], once for all operations. Locks are those of [`Locking`], which NLM's hosts share. A
 //! lock that a client would wait for is refused at once: it asks again (8881-18.10.3).
 
+use std::time::Duration;
+
 use stag_state::grace::ReclaimRefused;
 use stag_state::open::{OpenFault, ShareModes};
 use stag_state::session::Session;
 use stag_state::stateid::{Revoked, StateFault, StateIndex, StateKind, StateToken};
 use stag_state::{FileKey, Held, LockRefused, LockRequest, Range};
-use stag_vfs::{ObjectKind, Store};
+use stag_vfs::{FsError, ObjectKind, OctetLock, Store};
 use stag_wire::nfs4::lock::{LockArguments4, LockDenied, LockKind, Locker, LocktArguments, LockuArguments};
 use stag_wire::nfs4::open::StateOwner;
 use stag_wire::nfs4::session::TestStateidArguments;
 use stag_wire::nfs4::{Opaque, StateId, Status4};
 
-use super::super::ResolvedHandle;
 use super::super::locking::{Locking, StateRefused, host_of};
-use super::{Cursor, Server, Step, Stop};
+use super::super::{ResolvedHandle, below};
+use super::{Cursor, Resume, Server, Step, Stop};
 
 /// Octets of a state id.
 pub(super) const STATEID_LEN: usize = 16;
@@ -125,19 +127,38 @@ const fn is_exclusive(kind: LockKind) -> bool {
 
 /// Ends the operation with the lock that is in its way. A host of NLM has no client id.
 fn denied(cursor: &mut Cursor<'_>, held: &Held) -> Stop {
-    let (first, last) = (held.range.first(), held.range.last());
+    let lock = OctetLock { first: held.range.first(), last: held.range.last(), exclusive: held.exclusive };
+    let clientid = held.owner.host.client().map_or(0, |client| client.0);
+    denied_by(cursor, &lock, StateOwner { clientid, owner: Opaque(&held.owner.handle) })
+}
+
+/// The same of a lock below, whose owner is no client.
+fn denied_below(cursor: &mut Cursor<'_>, lock: &OctetLock) -> Stop {
+    denied_by(cursor, lock, StateOwner { clientid: 0, owner: Opaque(&[]) })
+}
+
+fn denied_by(cursor: &mut Cursor<'_>, lock: &OctetLock, owner: StateOwner<'_>) -> Stop {
+    let OctetLock { first, last, exclusive } = *lock;
     let denied = LockDenied {
         offset: first,
         length: if last == u64::MAX { u64::MAX } else { last - first + 1 },
-        kind: if held.exclusive { LockKind::Write } else { LockKind::Read },
-        owner: StateOwner {
-            clientid: held.owner.host.client().map_or(0, |client| client.0),
-            owner: Opaque(&held.owner.handle),
-        },
+        kind: if exclusive { LockKind::Write } else { LockKind::Read },
+        owner,
     };
     match cursor.results.value(&denied) {
         Ok(()) => Stop::FailsWithFields(Status4::Denied),
         Err(overflow) => overflow.into(),
+    }
+}
+
+/// The status of a lock that failed below: one that LOCK may have (8881-15.2).
+const fn below_status(error: FsError) -> Status4 {
+    match error {
+        FsError::AccessDenied | FsError::NotPermitted => Status4::Access,
+        FsError::ReadOnly => Status4::RoFs,
+        FsError::Stale => Status4::Stale,
+        FsError::Busy => Status4::Delay,
+        _ => Status4::ServerFault,
     }
 }
 
@@ -181,32 +202,49 @@ pub(super) fn lock<S: Store + ?Sized>(
             denied(cursor, &held.clone())
         });
     }
+    match below::strengthen(server.exports, locking, opened.share, &request, server.now) {
+        Err(waits) => return Err(Stop::Waits(waits)),
+        Ok(Err(error)) => return Err(below_status(error).into()),
+        Ok(Ok(Some(_))) if arguments.is_reclaim => return Err(Status4::ReclaimConflict.into()),
+        Ok(Ok(Some(found))) => return Err(denied_below(cursor, &found)),
+        Ok(Ok(None)) => {}
+    }
+    let taken = take(locking, &request, (through, locker), server.now);
+    // If it was refused, or is less than before, others get what it leaves. Nothing waits for that.
+    let _ = below::relax(server.exports, locking, file, range);
+    let token = taken?;
+    cursor.current_state = Some(wire_of(token));
+    cursor.results.value(&wire_of(token))?;
+    Ok(())
+}
+
+/// Takes a lock through an open or through an owner's locks, for an owner that may have no locks of the file yet.
+fn take(
+    locking: &mut Locking,
+    request: &LockRequest<'_>,
+    (through, locker): (StateIndex, Option<StateIndex>),
+    now: Duration,
+) -> Result<StateToken, Status4> {
     // A client that made way is forgotten on disk first.
     if !locking.known_clients().has_forgotten() {
-        return Err(Status4::Delay.into());
+        return Err(Status4::Delay);
     }
     let before = locking.opens().count();
     let state = match locker {
         Some(locker) => locker,
-        None => locking.opens_mut().add_locker(through, &owner).map_err(|_| Status4::Delay)?,
+        None => locking.opens_mut().add_locker(through, request.handle).map_err(|_| Status4::Delay)?,
     };
     let is_new = locking.opens().count() != before;
-    match locking.lock(&request, server.now) {
-        Ok(()) => {}
-        Err(refused) => {
+    match locking.lock(request, now) {
+        Ok(()) if is_new => Ok(locking.opens().states().token(state)),
+        Ok(()) => Ok(locking.opens_mut().advance(state)),
+        Err(LockRefused::Conflict | LockRefused::NoRoom(_)) => {
             if is_new {
                 locking.opens_mut().remove_locker(state);
             }
-            return Err(match refused {
-                LockRefused::Conflict | LockRefused::NoRoom(_) => Status4::Delay.into(),
-            });
+            Err(Status4::Delay)
         }
     }
-    let token =
-        if is_new { locking.opens().states().token(state) } else { locking.opens_mut().advance(state) };
-    cursor.current_state = Some(wire_of(token));
-    cursor.results.value(&wire_of(token))?;
-    Ok(())
 }
 
 pub(super) fn lockt<S: Store + ?Sized>(
@@ -223,9 +261,14 @@ pub(super) fn lockt<S: Store + ?Sized>(
     }
     let exclusive = is_exclusive(arguments.kind);
     let request = LockRequest { file, host, svid: 0, handle: arguments.owner.owner.0, range, exclusive };
-    match locking.conflict(&request, server.now) {
-        None => Ok(()),
-        Some(held) => Err(denied(cursor, &held.clone())),
+    if let Some(held) = locking.conflict(&request, server.now) {
+        return Err(denied(cursor, &held.clone()));
+    }
+    match below::find(server.exports, locking, opened.share, &request) {
+        Err(waits) => Err(Stop::Waits(waits)),
+        Ok(Err(error)) => Err(below_status(error).into()),
+        Ok(Ok(Some(found))) => Err(denied_below(cursor, &found)),
+        Ok(Ok(None)) => Ok(()),
     }
 }
 
@@ -250,7 +293,11 @@ pub(super) fn locku<S: Store + ?Sized>(
     let token = locking.opens_mut().advance(locker);
     cursor.current_state = Some(wire_of(token));
     cursor.results.value(&wire_of(token))?;
-    Ok(())
+    // The client expects that others get it now.
+    match below::give_back(server.exports, locking, file, range) {
+        Some(waits) => Err(Stop::Later(waits, Resume::Settled)),
+        None => Ok(()),
+    }
 }
 
 pub(super) fn test_stateid<S: Store + ?Sized>(

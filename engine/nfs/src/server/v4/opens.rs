@@ -11,6 +11,7 @@
 
 use std::borrow::Cow;
 
+use stag_state::Range;
 use stag_state::open::{OpenRefused, OpenRequest, ShareModes};
 use stag_state::stateid::{StateKind, StateToken};
 use stag_vfs::{
@@ -24,7 +25,7 @@ use stag_wire::nfs4::open::{
 };
 use stag_wire::nfs4::{Bitmap, StateId, Status4};
 
-use super::super::ResolvedHandle;
+use super::super::{ResolvedHandle, below};
 use super::attribute_sets::{either, set_of};
 use super::changes::DirectoryBefore;
 use super::files::Resume;
@@ -468,6 +469,8 @@ pub(super) fn close<S: Store + ?Sized>(
     let locking = &mut *server.state.locking.borrow_mut();
     find_state(locking, session, sent, Some(file), &[StateKind::Open])?;
     locking.close(session, &token_of(sent), file).map_err(open_status)?;
+    // Nothing waits for that.
+    let _ = below::give_back(server.exports, locking, file, Range::ALL);
     cursor.current_state = Some(StateId::INVALID);
     cursor.results.value(&StateId::INVALID)?;
     Ok(())
