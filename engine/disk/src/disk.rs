@@ -192,7 +192,7 @@ impl Disk {
         Disk { shared, owner }
     }
 
-    /// Which of this owner's operations are to be done as they are begun.
+    /// Sets which of this owner's operations are done as they are begun.
     pub fn set_at_once(&self, at_once: AtOnce) {
         self.shared.borrow_mut().owners[self.owner as usize].at_once = at_once;
     }

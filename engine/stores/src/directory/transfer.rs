@@ -381,7 +381,7 @@ impl Transfers {
         any
     }
 
-    /// Whether a transfer was over as soon as it was admitted, or refused: then its end is to be fetched.
+    /// Whether a transfer was over, or refused, as soon as it was admitted. Then its end can be fetched.
     pub(super) fn take_done(&mut self, ticket: Ticket) -> bool {
         while let Some(completion) = self.disk.poll_done() {
             self.note_completion(completion);
