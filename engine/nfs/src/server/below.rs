@@ -93,12 +93,11 @@ impl FileBelow {
         parts
     }
 
-    /// The claim of a request is over, if it has one.
-    fn end_claim(&mut self, request: &LockRequest<'_>) {
+    /// The claim of a request is over, if it has one. Returns whether it had.
+    fn end_claim(&mut self, request: &LockRequest<'_>) -> bool {
         let is_its = |claim: &Claim| (claim.range, claim.exclusive) == (request.range, request.exclusive);
-        if let Some(place) = self.claims.iter().position(is_its) {
-            self.claims.swap_remove(place);
-        }
+        let place = self.claims.iter().position(is_its);
+        place.map(|place| self.claims.swap_remove(place)).is_some()
     }
 
     /// Ends the claims whose time is over.
@@ -268,6 +267,15 @@ pub(super) fn relax<S: Store + ?Sized>(
     waits
 }
 
+/// A request that may have waited for the store does not go on with it: what was locked below for it is given back.
+pub(super) fn withdraw(locking: &mut Locking, request: &LockRequest<'_>) {
+    if let Some(known) = locking.below.files.get_mut(&request.file)
+        && known.end_claim(request)
+    {
+        locking.below.note_surplus(request.file, request.range, Duration::ZERO);
+    }
+}
+
 /// An owner gave up octets of a file. Returns what it waits for that others below get them.
 pub(super) fn give_back<S: Store + ?Sized>(
     exports: &mut ExportTable<S>,
@@ -404,10 +412,10 @@ impl Attempt {
         drop(waiting);
         if !still_waits {
             // It was cancelled.
-            return locking.below.note_surplus(file, range, Duration::ZERO);
+            return withdraw(locking, &request);
         }
         if locking.conflict(&request, now).is_some() {
-            return;
+            return withdraw(locking, &request);
         }
         let Some(share) = locking.below.files.get(&file).map(|known| known.share) else { return };
         match strengthen(exports, locking, share, &request, now) {

@@ -579,6 +579,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
             return Ok(self.locking.lock(request, self.now));
         }
         if self.locking.conflict(request, self.now).is_some() {
+            below::withdraw(self.locking, request);
             return Ok(Err(LockRefused::Conflict));
         }
         match below::strengthen(self.exports, self.locking, via, request, self.now) {

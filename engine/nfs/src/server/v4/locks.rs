@@ -195,11 +195,12 @@ pub(super) fn lock<S: Store + ?Sized>(
         return Err(Status4::OpenMode.into());
     }
     let request = LockRequest { file, host, svid: 0, handle: &owner, range, exclusive };
-    if let Some(held) = locking.conflict(&request, server.now) {
+    if let Some(held) = locking.conflict(&request, server.now).cloned() {
+        below::withdraw(locking, &request);
         return Err(if arguments.is_reclaim {
             Status4::ReclaimConflict.into()
         } else {
-            denied(cursor, &held.clone())
+            denied(cursor, &held)
         });
     }
     match below::strengthen(server.exports, locking, opened.share, &request, server.now) {
