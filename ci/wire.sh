@@ -67,18 +67,19 @@ check() {
 }
 same() { [ "$1" = "$2" ] || { echo "$1 is not $2"; return 1; }; }
 
-# One session: every kind of Call that stag makes, with small and large data. One file at a time: tshark 4.0 loses its place where
-# a TCP segment holds the end of a large FPDU and others behind it, as it does with several files in flight.
+# One session: every kind of Call that stag makes, with small and large data. tshark 4.0 loses its place when TCP cuts an FPDU in two
+# and the second part shares a segment with other FPDUs. So no file is larger than 32 KiB, half of the first TCP window, which
+# the kernel sends in one piece; and one file goes at a time. Longer messages, in several FPDUs, are checked against Linux (ci/interop.sh).
 session() {
     local url=iwarp://127.0.0.1:20049/data tree=$work/tree
     mkdir -p "$tree/some/where"
-    for size in 0 1 500 4096 5000 131073; do head -c "$size" /dev/urandom >"$tree/f$size"; done
+    for size in 0 1 500 4096 5000 28001; do head -c "$size" /dev/urandom >"$tree/f$size"; done
     ln -sf "$(printf 'l%.0s' {1..900})" "$tree/some/link"
     cp "$tree/f5000" "$tree/some/where/f"
     "$stag" ping -c 3 "$url" && "$stag" df "$url" &&
-        "$stag" mkdir "$url/there" && "$stag" put "$tree/f1" "$url/there/" && "$stag" put "$tree/f131073" "$url/there/" &&
+        "$stag" mkdir "$url/there" && "$stag" put "$tree/f1" "$url/there/" && "$stag" put "$tree/f28001" "$url/there/" &&
         "$stag" cp -r -j 1 "$tree" "$url/tree" && "$stag" ls -l "$url/tree" && "$stag" stat "$url/tree/f5000" &&
-        "$stag" mv "$url/there/f1" "$url/there/moved" && "$stag" cat "$url/there/f131073" | cmp - "$tree/f131073" &&
+        "$stag" mv "$url/there/f1" "$url/there/moved" && "$stag" cat "$url/there/f28001" | cmp - "$tree/f28001" &&
         "$stag" cp -r -j 1 "$url/tree" "$work/back" && diff -r --no-dereference "$tree" "$work/back" &&
         "$stag" rm -r "$url/tree" && ! "$stag" cat "$url/tree/f1" 2>/dev/null
 }
