@@ -140,8 +140,8 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
             uid.as_raw()
         ));
     }
-    if let Method::Blocking(_) = Disk::new(&DiskConfig { depth: 1, uring: true }, &[]).method() {
-        warnings.push("io_uring is not permitted here: while a disk works, all clients wait".to_owned());
+    if let Method::Helpers(_) = Disk::new(&DiskConfig { depth: 1, ..DiskConfig::default() }, &[]).method() {
+        warnings.push("io_uring is not permitted here: threads move the data of dir:, which takes longer".to_owned());
     }
     if let Err(failure) = state::path(settings.state_dir.as_deref()) {
         warnings.push(failure);

@@ -122,9 +122,6 @@ fn a_slow_call_names_its_client_and_its_file() {
     let server = Server::start_with(&arguments, |command| {
         command.env("STAG_LOG", "warn").stderr(File::create(&log).unwrap());
     });
-    if server.started["warnings"].to_string().contains("io_uring") {
-        return stag_testing::skipped("no Call waits without io_uring");
-    }
     // Lines are few each second.
     let found = loop {
         stag_ok(&["put", file.to_str().unwrap(), &server.at("disk/file")]);

@@ -13,21 +13,25 @@ use stag_memory::{Arena, Buf, Shared};
 use crate::blocking::{self, Cached};
 use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces};
 use crate::file::DiskFile;
+use crate::helped::Helped;
 use crate::ring::Ring;
 use crate::steps::Steps;
 
 /// How to work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
-    /// Operations at once.
+    /// Operations of all owners at once. An owner may have as many of them as it leaves to others: alone half.
     pub depth: u32,
     /// Whether to use io_uring where it is permitted.
     pub uring: bool,
+    /// Whether helper threads do the operations if io_uring does not. Else each is done as it is begun, and holds the reactor up: for
+    /// tests whose passes are counted.
+    pub helpers: bool,
 }
 
 impl Default for DiskConfig {
     fn default() -> DiskConfig {
-        DiskConfig { depth: 256, uring: true }
+        DiskConfig { depth: 512, uring: true, helpers: true }
     }
 }
 
@@ -42,9 +46,10 @@ pub enum Method {
         /// Why it is not all of it.
         refused: Option<Errno>,
     },
-    /// By plain system calls, which hold the reactor up for as long as the disk takes: io_uring was refused
-    /// for this reason, or not asked for.
-    Blocking(Option<Errno>),
+    /// By helper threads: io_uring was refused for this reason, or not asked for.
+    Helpers(Option<Errno>),
+    /// By plain system calls, which hold the reactor up for as long as the disk takes.
+    Blocking,
     /// One by one, when [`Steps::step`] says so.
     Stepped,
 }
@@ -56,11 +61,12 @@ impl fmt::Display for Method {
             Method::Uring { registered, refused: Some(error) } => {
                 write!(f, "io_uring, {registered} bytes of buffers registered: {error}; raise `ulimit -l`")
             }
-            Method::Blocking(None) => write!(f, "plain system calls, as asked for"),
-            Method::Blocking(Some(error)) => write!(
+            Method::Blocking => write!(f, "plain system calls, which hold everything up while the disk works"),
+            Method::Helpers(None) => write!(f, "helper threads, as asked for"),
+            Method::Helpers(Some(error)) => write!(
                 f,
-                "plain system calls, which hold everything up while the disk works: io_uring is refused ({error}); \
-                 permit io_uring_setup, io_uring_enter and io_uring_register"
+                "helper threads, which take longer: io_uring is refused ({error}); permit io_uring_setup, io_uring_enter \
+                 and io_uring_register"
             ),
             Method::Stepped => write!(f, "step by step"),
         }
@@ -70,11 +76,11 @@ impl fmt::Display for Method {
 /// Which operations of an owner are done as they are begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtOnce {
-    /// None: io_uring does them.
+    /// None: io_uring does them, or helper threads. For files that another machine or process answers for.
     #[default]
     None,
-    /// Reads of what is in memory already: they are tried by a system call that does not wait, and others go to io_uring. For files on
-    /// local devices.
+    /// Reads of what is in memory already: they are tried by a system call that does not wait. All else is done as with
+    /// [`AtOnce::None`]. For files on local devices.
     CachedReads,
     /// All, by plain system calls. For files that are in memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device
     /// holds such a call up, while the ring takes longer to read them, and hands each write to another thread.
@@ -131,6 +137,7 @@ pub(crate) struct Operations {
 #[expect(clippy::large_enum_variant, reason = "there is one for each reactor")]
 pub(crate) enum Means {
     Uring(Ring),
+    Helped(Helped),
     Blocking,
     /// What waits for its step, and whose it is.
     Stepped(VecDeque<(u32, Work, Arc<DiskFile>)>),
@@ -139,6 +146,8 @@ pub(crate) enum Means {
 /// An owner, and its completions that it has not asked for yet.
 struct Owner {
     done: VecDeque<DiskCompletion>,
+    /// Begun, and not yet given out.
+    outstanding: u32,
     at_once: AtOnce,
     gone: bool,
 }
@@ -154,7 +163,12 @@ impl Disk {
                 let depth = ring.depth();
                 Disk::by(Means::Uring(ring), Method::Uring { registered, refused }, depth)
             }
-            Err(error) => Disk::by(Means::Blocking, Method::Blocking(error), config.depth),
+            Err(error) => match Helped::new(config.depth) {
+                Ok(helped) if config.helpers => {
+                    Disk::by(Means::Helped(helped), Method::Helpers(error), config.depth)
+                }
+                _ => Disk::by(Means::Blocking, Method::Blocking, config.depth),
+            },
         }
     }
 
@@ -187,7 +201,7 @@ impl Disk {
         let mut operations = shared.borrow_mut();
         let owner = operations.owners.len() as u32;
         let done = VecDeque::with_capacity(operations.depth as usize);
-        operations.owners.push(Owner { done, at_once: AtOnce::None, gone: false });
+        operations.owners.push(Owner { done, outstanding: 0, at_once: AtOnce::None, gone: false });
         drop(operations);
         Disk { shared, owner }
     }
@@ -202,7 +216,7 @@ impl Disk {
     pub fn at_once(&self) -> AtOnce {
         let operations = self.shared.borrow();
         match operations.means {
-            Means::Uring(_) => operations.owners[self.owner as usize].at_once,
+            Means::Uring(_) | Means::Helped(_) => operations.owners[self.owner as usize].at_once,
             Means::Blocking => AtOnce::All,
             Means::Stepped(_) => AtOnce::None,
         }
@@ -220,11 +234,11 @@ impl Disk {
         self.shared.borrow().statistics
     }
 
-    /// Operations that could be begun now.
+    /// Operations that this owner could begin now: until it has as many as are free. So files that stand still leave room for
+    /// those of others.
     #[must_use]
     pub fn left(&self) -> u32 {
-        let operations = self.shared.borrow();
-        operations.depth - operations.outstanding
+        self.shared.borrow().left(self.owner)
     }
 
     /// What becomes readable when an operation completes.
@@ -232,6 +246,7 @@ impl Disk {
     pub fn descriptor(&self) -> Option<RawFd> {
         match &self.shared.borrow().means {
             Means::Uring(ring) => Some(ring.descriptor()),
+            Means::Helped(helped) => Some(helped.descriptor()),
             Means::Blocking | Means::Stepped(_) => None,
         }
     }
@@ -266,7 +281,7 @@ impl Disk {
 
     fn begin(&self, mut work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
         let operations = &mut *self.shared.borrow_mut();
-        if operations.outstanding == operations.depth {
+        if operations.left(self.owner) == 0 {
             return Err(DiskRefused(work.data));
         }
         let statistics = &mut operations.statistics;
@@ -276,31 +291,41 @@ impl Disk {
             Data::Write(_) => statistics.writes += 1,
         }
         operations.outstanding += 1;
-        let at_once = operations.owners[self.owner as usize].at_once;
-        match &mut operations.means {
-            Means::Uring(ring) if at_once != AtOnce::All => {
-                if at_once == AtOnce::CachedReads && matches!(work.data, Data::Read(_)) {
-                    operations.statistics.system_calls += 1;
-                    match blocking::read_cached(&mut work, file) {
-                        Cached::All => {
-                            let result = Ok(work.data.len() as u32);
-                            let completion = DiskCompletion { tag: work.tag, result, data: work.data };
-                            operations.complete(self.owner, completion);
-                            return Ok(());
-                        }
-                        Cached::NotAll => {}
-                        // Of this file system it is not asked again.
-                        Cached::Unknown => operations.owners[self.owner as usize].at_once = AtOnce::None,
-                    }
+        let owner = &mut operations.owners[self.owner as usize];
+        owner.outstanding += 1;
+        let waits = matches!(operations.means, Means::Uring(_) | Means::Helped(_));
+        if waits && owner.at_once == AtOnce::CachedReads && matches!(work.data, Data::Read(_)) {
+            operations.statistics.system_calls += 1;
+            match blocking::read_cached(&mut work, file) {
+                Cached::All => {
+                    let result = Ok(work.data.len() as u32);
+                    let completion = DiskCompletion { tag: work.tag, result, data: work.data };
+                    operations.complete(self.owner, completion);
+                    return Ok(());
                 }
-                ring.begin(self.owner, work, file);
+                Cached::NotAll => {}
+                // Of this file system it is not asked again.
+                Cached::Unknown => owner.at_once = AtOnce::None,
             }
-            Means::Uring(_) | Means::Blocking => {
-                operations.statistics.system_calls += 1;
-                let completion = blocking::run(work, file);
-                operations.complete(self.owner, completion);
+        }
+        let is_at_once = owner.at_once == AtOnce::All;
+        let left = match &mut operations.means {
+            Means::Uring(ring) if !is_at_once => {
+                ring.begin(self.owner, work, file, owner.at_once == AtOnce::None);
+                None
             }
-            Means::Stepped(waiting) => waiting.push_back((self.owner, work, file.clone())),
+            // Without a thread it is done here.
+            Means::Helped(helped) if !is_at_once => helped.begin(self.owner, work, file).err(),
+            Means::Uring(_) | Means::Helped(_) | Means::Blocking => Some(work),
+            Means::Stepped(waiting) => {
+                waiting.push_back((self.owner, work, file.clone()));
+                None
+            }
+        };
+        if let Some(work) = left {
+            operations.statistics.system_calls += 1;
+            let completion = blocking::run(work, file);
+            operations.complete(self.owner, completion);
         }
         Ok(())
     }
@@ -312,9 +337,7 @@ impl Disk {
         if let Means::Uring(ring) = &mut operations.means {
             operations.statistics.system_calls += u64::from(ring.submit());
         }
-        while let Means::Uring(ring) = &mut operations.means
-            && let Some((owner, completion)) = ring.harvest()
-        {
+        while let Some((owner, completion)) = operations.harvest() {
             operations.complete(owner, completion);
         }
         operations.next_done(self.owner)
@@ -333,13 +356,31 @@ impl Drop for Disk {
         let owner = &mut operations.owners[self.owner as usize];
         owner.gone = true;
         operations.outstanding -= owner.done.len() as u32;
+        owner.outstanding -= owner.done.len() as u32;
         owner.done.clear();
     }
 }
 
 impl Operations {
+    fn left(&self, owner: u32) -> u32 {
+        // It may begin one as long as more than it has are free, and each that it begins counts on both sides.
+        (self.depth - self.outstanding).saturating_sub(self.owners[owner as usize].outstanding).div_ceil(2)
+    }
+
+    /// The next operation that is over, and whose it is.
+    #[inline]
+    fn harvest(&mut self) -> Option<(u32, DiskCompletion)> {
+        match &mut self.means {
+            Means::Uring(ring) => ring.harvest(),
+            Means::Helped(helped) => helped.harvest(),
+            Means::Blocking | Means::Stepped(_) => None,
+        }
+    }
+
     fn next_done(&mut self, owner: u32) -> Option<DiskCompletion> {
-        let completion = self.owners[owner as usize].done.pop_front()?;
+        let owner = &mut self.owners[owner as usize];
+        let completion = owner.done.pop_front()?;
+        owner.outstanding -= 1;
         self.outstanding -= 1;
         Some(completion)
     }
@@ -348,6 +389,7 @@ impl Operations {
         self.statistics.failures += u64::from(completion.result.is_err());
         let owner = &mut self.owners[owner as usize];
         if owner.gone {
+            owner.outstanding -= 1;
             self.outstanding -= 1;
         } else {
             owner.done.push_back(completion);

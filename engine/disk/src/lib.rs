@@ -2,12 +2,12 @@
 //!
 //! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric does. So a
 //! buffer in flight can be neither freed nor touched, even if the operation is abandoned; dropping a [`Disk`] waits for the
-//! operations in flight. Nothing allocates after [`Disk::new`].
+//! operations in flight. With io_uring nothing allocates after [`Disk::new`].
 //!
 //! Each [`Disk::poll`] submits all new operations by one system call, and finds completions in shared memory, without one.
-//! Where io_uring is not permitted (an old kernel, a container's filter), operations are done by plain system calls as they are
-//! begun, and [`Disk::method`] says so. The same is true of an owner whose files are in memory, and of reads of what the kernel
-//! has in memory of other files ([`AtOnce`]): the kernel never waits for a device there.
+//! Where io_uring is not permitted (an old kernel, a container's filter), helper threads of each owner do the operations, which takes
+//! longer, and [`Disk::method`] says so. An owner whose files are in memory does operations as they are begun, by plain system
+//! calls, and so do reads of what the kernel has in memory of other files ([`AtOnce`]): there the kernel never waits for a device.
 //!
 //! System calls that io_uring does not have, and that may wait, are for [`Helpers`]: threads of one owner. A [`DiskFile`] can leave its
 //! closing to them.
@@ -18,6 +18,7 @@ mod blocking;
 mod completion;
 mod disk;
 mod file;
+mod helped;
 mod helpers;
 mod locks;
 mod ring;

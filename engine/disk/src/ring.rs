@@ -70,8 +70,27 @@ impl Ring {
             queued: 0,
             registered: Vec::new(),
         };
+        ring.try_out()?;
+        // The kernel has four threads for each core for what may wait. Files that stand still would take all of them. Kernels before
+        // 5.15 cannot be asked for more.
+        let _ = ring.uring.submitter().register_iowq_max_workers(&mut [depth, 0]);
         let (registered, refused) = ring.register(arenas);
         Ok((ring, registered, refused))
+    }
+
+    /// Has the kernel do nothing, once. A container may allow a ring to be made, and not to be used.
+    fn try_out(&mut self) -> Result<(), Errno> {
+        // SAFETY: the entry names no memory.
+        let pushed = unsafe { self.uring.submission().push(&opcode::Nop::new().build()) };
+        assert!(pushed.is_ok(), "the submission queue is empty");
+        loop {
+            match self.uring.submit_and_wait(1).map_err(errno) {
+                Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => {}
+                Err(error) => return Err(error),
+                Ok(_) if self.uring.completion().next().is_some() => return Ok(()),
+                Ok(_) => {}
+            }
+        }
     }
 
     /// Makes the arenas known, so that not every operation has to look up their pages: all, or none of them.
@@ -124,14 +143,17 @@ impl Ring {
         (part == last / REGISTERED_LEN_MAX).then(|| (u64::from(found.first) + part).try_into().ok())?
     }
 
-    /// Puts an operation in the submission queue. The caller has seen that there is a slot.
-    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Arc<DiskFile>) {
+    /// Puts an operation in the submission queue. The caller has seen that there is a slot. `may_block`: a file system that another
+    /// machine or process answers for may hold up even a call that is not to wait, as FUSE does in Linux 6.18, so a thread of the
+    /// kernel makes it from the start.
+    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Arc<DiskFile>, may_block: bool) {
         let Some(index) = self.free.pop() else { unreachable!("more operations than slots") };
         let slot = &mut self.slots[index as usize];
         (slot.tag, slot.owner, slot.data) = (work.tag, owner, work.data);
         slot.file = Some(file.clone());
         let entry = self.entry(index, Fd(file.as_raw_fd()), work.offset, work.sync);
-        let entry = entry.user_data(u64::from(index));
+        let flags = if may_block { squeue::Flags::ASYNC } else { squeue::Flags::empty() };
+        let entry = entry.user_data(u64::from(index)).flags(flags);
         // SAFETY: the entry names memory of the slot's buffers and its list, and the slot's file, all of which stay
         // as they are until the completion is harvested (invariant of `slots`); dropping the ring waits for that.
         let pushed = unsafe { self.uring.submission().push(&entry) };

@@ -1,4 +1,4 @@
-//! Operations on real files, by io_uring (where it is permitted) and by plain system calls.
+//! Operations on real files: by io_uring (where it is permitted), by helper threads, and by plain system calls.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -38,14 +38,16 @@ fn pool(arena: &Arena) -> Pool {
     Pool::runs(arena, "pages", PAGE, UNITS).unwrap()
 }
 
-/// Both ways to work, and io_uring with and without registered buffers.
+/// All ways to work, and io_uring with and without registered buffers. An owner that is alone may begin eight operations.
 fn each_way(test: impl Fn(Disk, Pool)) {
-    for (uring, registers) in [(true, true), (true, false), (false, false)] {
+    for (uring, helpers, registers) in
+        [(true, true, true), (true, true, false), (false, true, false), (false, false, false)]
+    {
         let arena = arena();
         let arenas: &[&Arena] = if registers { &[&arena] } else { &[] };
-        let disk = Disk::new(&DiskConfig { depth: 8, uring }, arenas);
+        let disk = Disk::new(&DiskConfig { depth: 16, uring, helpers }, arenas);
         println!("{}", disk.method());
-        assert!(uring || disk.method() == Method::Blocking(None));
+        assert!(uring || disk.method() == if helpers { Method::Helpers(None) } else { Method::Blocking });
         test(disk, pool(&arena));
     }
 }
@@ -179,6 +181,66 @@ fn each_owner_sees_its_own() {
         assert_eq!(disk.left(), 8);
         assert_eq!(fs::read(&scratch.0).unwrap(), b"ONEtwo");
     });
+}
+
+/// Files that stand still, of one owner, leave room for another's.
+#[test]
+fn an_owner_has_as_many_operations_as_it_leaves() {
+    each_way(|disk, pool| {
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
+        let other = disk.another();
+        // None of them is given out.
+        let begin = |disk: &Disk| disk.sync(0, &file, Sync::Data).is_ok();
+        assert_eq!((0..99).take_while(|_| begin(&disk)).count(), 8);
+        assert_eq!((disk.left(), other.left()), (0, 4));
+        assert_eq!((0..99).take_while(|_| begin(&other)).count(), 4);
+        wait(&disk);
+        assert_eq!((disk.left(), other.left()), (0, 1));
+        drop(pool);
+    });
+}
+
+/// A container may permit a ring to be made, and not to be used.
+#[test]
+fn without_io_uring_enter_helpers_work() {
+    let test = || {
+        refuse_io_uring_enter();
+        let arena = arena();
+        let pool = pool(&arena);
+        let disk = Disk::new(&DiskConfig::default(), &[&arena]);
+        let Method::Helpers(Some(refused)) = disk.method() else { panic!("{}", disk.method()) };
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
+        disk.write(1, &file, 0, one(filled(&pool, b"text")), Sync::All).unwrap();
+        assert_eq!(wait(&disk).result, Ok(4));
+        disk.read(2, &file, 0, one(pool.take_len(4).unwrap())).unwrap();
+        assert!(is_readable(disk.descriptor().unwrap(), 10_000));
+        assert_eq!(octets(wait(&disk)), b"text");
+        refused
+    };
+    // The filter is of a thread.
+    let refused = std::thread::spawn(test).join().unwrap();
+    // Others are told where io_uring is refused altogether.
+    assert!(matches!(refused, Errno::XFULL | Errno::PERM | Errno::NOSYS | Errno::ACCESS), "{refused}");
+}
+
+/// Lets this thread's `io_uring_enter` fail with an error that nothing else fails with.
+fn refuse_io_uring_enter() {
+    let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
+    let filter = [
+        // The number of the system call is the first word.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_enter as u32, 0, 1),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EXFULL as u32, 0, 0),
+        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
+    // SAFETY: the kernel copies the program, which is there, and changes nothing of this process's memory.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+    }
 }
 
 /// The completions are never polled: dropping waits, and every buffer comes back.

@@ -98,7 +98,7 @@ fn the_steady_state_of_a_directory_allocates_nothing() {
         let config = ArenaConfig { name: "allocation", len: 4 << 20, page, node: None, budget: &budget };
         let arena = Arena::new(&config).unwrap();
         let pool = Pool::runs(&arena, "pages", 4096, 1000).unwrap();
-        let disk = Disk::new(&DiskConfig { depth: 64, uring }, &[&arena]);
+        let disk = Disk::new(&DiskConfig { depth: 128, uring, helpers: false }, &[&arena]);
         println!("{}", disk.method());
         // What a helper does costs a few boxes, which is nothing beside the thread.
         let config = DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&path, 1) };

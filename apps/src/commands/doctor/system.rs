@@ -36,7 +36,7 @@ pub(super) fn io_uring(machine: &Machine) -> Vec<Diagnosis> {
         Diagnosis::ok(format!("kernel.io_uring_disabled is {switch}: allowed"))
     } else {
         let found = format!(
-            "kernel.io_uring_disabled is {switch}: not for this user; exports of directories (dir:) wait for the disk"
+            "kernel.io_uring_disabled is {switch}: not for this user; threads move the data of dir:, which takes longer"
         );
         Diagnosis::bad(State::Warning, found, "sudo sysctl -w kernel.io_uring_disabled=0")
     }]

@@ -23,7 +23,7 @@ use stag_vfs::{Blocked, FsError, OctetLock, Progress, Store};
 
 use super::ExportTable;
 use super::locking::Locking;
-use super::waiting::{Pending, Program, WaitsFor};
+use super::waiting::{Pending, Program, Waiter, WaitsFor};
 
 /// How long a claim lasts at most. It ends when its request goes on, unless that was told to try again meanwhile.
 const CLAIM_LIFE: Duration = Duration::from_secs(10);
@@ -430,9 +430,10 @@ impl Attempt {
                 if let Some(known) = locking.below.files.get_mut(&file) {
                     known.attempts += 1;
                 }
-                let token = self.token;
+                // The server's own attempt takes no client's part.
+                let waiter = Waiter::new(Program::Nlm, self.token, None);
                 let pending = Pending::Lock(Box::new(super::nlm::SuspendedLock::Attempt(self)));
-                let _ = exports.keep(waits, Program::Nlm, token, pending);
+                let _ = exports.keep(waits, waiter, pending);
             }
         }
     }

@@ -148,13 +148,13 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     fn take_turn(&mut self, call: PendingCall, now: Duration, time: Timestamp) {
-        let PendingCall { token, program, pending, .. } = call;
+        let PendingCall { waiter, pending, .. } = call;
         match pending {
-            Pending::Compound(suspended) => self.waiting.add_turned(token, suspended),
-            Pending::Answered(answered) => self.waiting.add_answered(program, token, answered),
+            Pending::Compound(suspended) => self.waiting.add_turned(waiter.token, suspended),
+            Pending::Answered(answered) => self.waiting.add_answered(waiter, answered),
             Pending::Again(again) => {
                 let next = again.run(self, time);
-                self.follow(program, token, next, now);
+                self.follow(waiter, next, now);
             }
             Pending::Acting(_) | Pending::Transfer(_) | Pending::Changed(_) | Pending::Lock(_) => {
                 debug_assert!(false, "what a store is at has no turn to wait for");
@@ -170,10 +170,10 @@ impl<S: Store + ?Sized> ExportTable<S> {
         let shares = self.shares.iter_mut().filter_map(|share| share.rated_mut());
         let dropped = shares.flat_map(|rated| rated.remove(|call| call.connection.is_some_and(&is_ended)));
         let dropped: Vec<_> = dropped.collect();
-        for PendingCall { token, program, .. } in dropped {
+        for PendingCall { waiter, .. } in dropped {
             let done = Err(FsError::Busy);
             let nothing = AnsweredTransfer::Read { done, after: None, pieces: Vec::new() };
-            self.waiting.add_answered(program, token, Answered::Transfer(nothing));
+            self.waiting.add_answered(waiter, Answered::Transfer(nothing));
         }
     }
 }

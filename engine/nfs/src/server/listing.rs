@@ -10,7 +10,7 @@ use stag_wire::nfs3::{
 use stag_wire::xdr::{Decode, Encode, Overflow, Writer};
 
 use super::rerun::Again;
-use super::waiting::{Pending, Program, WaitsFor};
+use super::waiting::{Pending, Program, Waiter, WaitsFor};
 use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use stag_vfs::{Blocked, ListStart, Listed, ObjectStat, Store, Ticket, Timestamp};
@@ -40,7 +40,7 @@ where
         Err(waits) => {
             let procedure = Procedure::from_number(call.procedure).unwrap_or(Procedure::Readdir);
             let again = Again::new(procedure, &arguments, asker);
-            exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again))
+            exports.keep(waits, Waiter::of(Program::Nfs, call), Pending::Again(again))
         }
     }
 }

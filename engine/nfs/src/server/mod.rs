@@ -214,6 +214,13 @@ impl<S: Store + ?Sized> ExportTable<S> {
         ExportTable { has_version_3, ..self }
     }
 
+    /// Lets `calls_max` Calls wait at once for one store to look at names and attributes, or to change them. Without this it is 2,048. A
+    /// client has as many of these places as it leaves to others: alone half, two a third each. One that wants more hears
+    /// `NFS3ERR_JUKEBOX` or `NFS4ERR_DELAY`.
+    pub fn set_waiting_max(&mut self, calls_max: usize) {
+        self.waiting.set_places_max(calls_max);
+    }
+
     /// The lowest and the highest version of a service that has only `version`; a range without any if it is not served.
     fn versions(is_served: bool, version: u32) -> (u32, u32) {
         if is_served { (version, version) } else { (u32::MAX, 0) }
@@ -247,6 +254,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
             let is_elsewhere = self.elsewhere.iter().any(|other| other.fsid == fsid);
             return Err(if is_elsewhere { FsError::CrossDevice } else { FsError::Stale });
         };
+        if self.waiting.is_crowded() && !asker.has_waited && self.waiting.has_no_place(place, asker.peer) {
+            return Err(FsError::Busy);
+        }
         self.resolve(asker, place, object).ok_or(FsError::AccessDenied)
     }
 
@@ -461,6 +471,8 @@ impl ResolvedHandle {
 struct CallContext<'a> {
     peer: Option<&'a Peer>,
     caller: Option<UserIdentity>,
+    /// The Call has waited for a store, and keeps its place.
+    has_waited: bool,
 }
 
 impl<'a> CallContext<'a> {
@@ -474,7 +486,7 @@ impl<'a> CallContext<'a> {
             // What a flavor of its own calls a caller says nothing about files.
             _ => None,
         };
-        CallContext { peer: call.peer(), caller }
+        CallContext { peer: call.peer(), caller, has_waited: false }
     }
 
     /// The same, for a Call that waits.
@@ -496,7 +508,7 @@ struct Asker {
 
 impl Asker {
     fn context(&self) -> CallContext<'_> {
-        CallContext { peer: self.peer.as_ref(), caller: self.caller }
+        CallContext { peer: self.peer.as_ref(), caller: self.caller, has_waited: true }
     }
 }
 

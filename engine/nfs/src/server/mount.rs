@@ -13,7 +13,7 @@ use stag_wire::nfs3::{Handle, Name};
 use stag_wire::rpc::flavor;
 
 use super::rerun::Again;
-use super::waiting::{Pending, Program, WaitsFor};
+use super::waiting::{Pending, Program, Waiter, WaitsFor};
 use super::{CallContext, ExportTable, SharedExports, decode};
 use crate::binding;
 use crate::export::Export;
@@ -116,7 +116,7 @@ fn mnt<S: Store + ?Sized>(
         Ok(found) => send(&found, reply),
         Err(waits) => {
             let again = Again::of_mount(arguments.path.0, asker);
-            return exports.keep(waits, Program::Mount, call.token(), Pending::Again(again));
+            return exports.keep(waits, Waiter::of(Program::Mount, call), Pending::Again(again));
         }
     }
     Outcome::Done

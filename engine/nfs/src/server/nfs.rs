@@ -18,7 +18,7 @@ use stag_wire::xdr::Encode;
 use super::listing::list_call;
 use super::rerun::Again;
 use super::transfer::{commit, locate_data, read, readlink, symlink_call, write};
-use super::waiting::{Begun, Ending, Pending, Program, WaitsFor};
+use super::waiting::{Begun, Ending, Pending, Program, Waiter, WaitsFor};
 use super::words::{self, failure};
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, TimeOfDay, decode};
 use crate::binding;
@@ -129,7 +129,7 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         ExportTable::<S>::refuse_for_memory(reply);
         exports.tell_refused(reply);
         let Some((hold, pending)) = later else { return Outcome::Done };
-        exports.keep(hold, Program::Nfs, call.token(), pending)
+        exports.keep(hold, Waiter::of(Program::Nfs, call), pending)
     }
 
     fn subject(&self, call: &Call<'_>) -> Option<String> {
@@ -188,7 +188,7 @@ fn dispatch<S: Store + ?Sized>(
                     Ok(results) => results.send(reply),
                     Err(waits) => {
                         let again = Again::new(procedure, &arguments, asker);
-                        return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+                        return exports.keep(waits, Waiter::of(Program::Nfs, call), Pending::Again(again));
                     }
                 }
             }
@@ -200,7 +200,7 @@ fn dispatch<S: Store + ?Sized>(
             if let Some(arguments) = decode(call, reply) {
                 let again = || Again::new(procedure, &arguments, asker);
                 let begun = $run(exports, asker, &arguments, now);
-                return exports.answer(begun, again, Program::Nfs, call.token(), reply);
+                return exports.answer(begun, again, Waiter::of(Program::Nfs, call), reply);
             }
         };
     }
@@ -211,7 +211,7 @@ fn dispatch<S: Store + ?Sized>(
                 && let Err(waits) = getattr(exports, asker, &arguments, |results| results.send(reply))
             {
                 let again = Again::new(procedure, &arguments, asker);
-                return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+                return exports.keep(waits, Waiter::of(Program::Nfs, call), Pending::Again(again));
             }
         }
         Procedure::Lookup => answer!(lookup),
@@ -234,7 +234,7 @@ fn dispatch<S: Store + ?Sized>(
                     Ok(results) => results.send(exports, reply),
                     Err(waits) => {
                         let again = Again::new(procedure, &arguments, asker);
-                        return exports.keep(waits, Program::Nfs, call.token(), Pending::Again(again));
+                        return exports.keep(waits, Waiter::of(Program::Nfs, call), Pending::Again(again));
                     }
                 }
             }

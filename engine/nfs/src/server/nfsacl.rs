@@ -11,7 +11,7 @@ use stag_wire::xdr::Reader;
 
 use super::nfs::plain;
 use super::rerun::{Again, Answered, Ran};
-use super::waiting::{Begun, Ending, Pending, Program, WaitsFor};
+use super::waiting::{Begun, Ending, Pending, Program, Waiter, WaitsFor};
 use super::words::failure;
 use super::{CallContext, ExportTable, SharedExports, TimeOfDay, decode};
 use crate::binding;
@@ -71,7 +71,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
                         Err(waits) => {
                             let again = Again::of_nfsacl(Procedure::Getacl, &arguments, &asker);
                             let pending = Pending::Again(again);
-                            return exports.keep(waits, Program::Nfsacl, call.token(), pending);
+                            return exports.keep(waits, Waiter::of(Program::Nfsacl, call), pending);
                         }
                     }
                     ExportTable::<S>::refuse_for_memory(reply);
@@ -82,7 +82,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
                 if let Some(arguments) = decode(call, reply) {
                     let begun = setacl(exports, &asker, &arguments, now);
                     let again = || Again::of_nfsacl(Procedure::Setacl, &arguments, &asker);
-                    let outcome = exports.answer(begun, again, Program::Nfsacl, call.token(), reply);
+                    let outcome = exports.answer(begun, again, Waiter::of(Program::Nfsacl, call), reply);
                     exports.tell_refused(reply);
                     return outcome;
                 }

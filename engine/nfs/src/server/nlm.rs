@@ -20,7 +20,7 @@ use stag_wire::xdr::{Encode, Reader, XdrError};
 
 use super::below::{self, Attempt};
 use super::locking::{Client, Ends, Locking, range};
-use super::waiting::{Pending, Program, WaitsFor};
+use super::waiting::{Pending, Program, Waiter, WaitsFor};
 use super::{
     Asker, CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, decode, decode_with,
 };
@@ -308,8 +308,9 @@ impl SuspendedCall {
             desk.perform(self.procedure, &arguments, self.is_done, Sink::Octets(&mut results))
         };
         let Err(Wait { waits, is_done }) = waited else { return Some(results) };
+        let waiter = Waiter::new(Program::Nlm, token, self.asker.peer.as_ref());
         let again = SuspendedCall { is_done, ..self };
-        let _ = exports.keep(waits, Program::Nlm, token, Pending::Lock(Box::new(SuspendedLock::Call(again))));
+        let _ = exports.keep(waits, waiter, Pending::Lock(Box::new(SuspendedLock::Call(again))));
         None
     }
 }
@@ -349,7 +350,7 @@ impl<S: Store + ?Sized> Desk<'_, S> {
             is_done,
         };
         let pending = Pending::Lock(Box::new(SuspendedLock::Call(suspended)));
-        self.exports.keep(waits, Program::Nlm, self.token, pending)
+        self.exports.keep(waits, Waiter::of(Program::Nlm, call), pending)
     }
 
     /// Runs a procedure that may wait. `is_done`: it has, and only its results are missing.

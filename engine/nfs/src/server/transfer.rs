@@ -15,7 +15,7 @@ use stag_wire::xdr::{Item, Reader, XdrError};
 use super::limits::{Limited, RateTurn};
 use super::nfs::{Answer, Created, PIECES_MAX, TRANSFER_LEN_MAX, make};
 use super::rerun::{Again, Answered};
-use super::waiting::{Begun, Hold, Pending, Program, WaitsFor};
+use super::waiting::{Begun, Hold, Pending, Program, Waiter, WaitsFor};
 use super::words::{self, failure, stability, stable};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
 use stag_vfs::{
@@ -681,7 +681,7 @@ pub(super) fn symlink_call<S: Store + ?Sized>(
     }
     let again = || Again::new(Procedure::Symlink, &arguments, asker);
     let begun = symlink(exports, asker, &arguments, now);
-    exports.answer(begun, again, Program::Nfs, call.token(), reply)
+    exports.answer(begun, again, Waiter::of(Program::Nfs, call), reply)
 }
 
 /// Runs SYMLINK, whose path is inline.

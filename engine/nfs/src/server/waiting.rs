@@ -11,8 +11,9 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use stag_fabric::Peer;
 use stag_memory::Shared;
-use stag_rpc::{ConnectionId, Outcome, Reply, Token};
+use stag_rpc::{Call, ConnectionId, Outcome, Reply, Token, owner};
 use stag_vfs::{Finished, FsError, ObjectStat, Progress, Store, Ticket, Timestamp};
 use stag_wire::nfs3::{
     LinkOk, LinkReply, RemoveOk, RemoveReply, RenameOk, RenameReply, SetattrOk, SetattrReply, WccAttributes,
@@ -68,10 +69,17 @@ impl From<Box<RateTurn>> for Hold {
     }
 }
 
+/// Calls that may wait for one store at once, if nothing else is said.
+const PLACES_MAX: usize = 2048;
+
 /// Calls that stores are at: a list for each store, in the places that their tickets say.
-#[derive(Default)]
 pub(super) struct Waiting {
-    lists: Vec<Vec<Option<PendingCall>>>,
+    lists: Vec<WaitingList>,
+    /// Calls that may wait at once for one store to look at names and attributes, or to change them. A client has a part of these
+    /// places: see [`Waiting::has_no_place`].
+    places_max: usize,
+    /// Half of the places of a store are taken: only then a client can have more than its part.
+    is_crowded: bool,
     /// The one of them that its store told of.
     ready: Option<WaitsFor>,
     /// The wall clock in this pass.
@@ -82,10 +90,37 @@ pub(super) struct Waiting {
     turned: VecDeque<(Token, Box<SuspendedCompound>)>,
 }
 
+/// Calls that one store is at.
+#[derive(Default)]
+struct WaitingList {
+    calls: Vec<Option<PendingCall>>,
+    /// Of the places of a store.
+    taken: usize,
+}
+
+/// A Call that waits, and whose it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiter {
+    /// The service that answers it.
+    pub(super) program: Program,
+    pub(super) token: Token,
+    /// Its client, as [`owner`] tells clients apart.
+    pub(super) client: u128,
+}
+
+impl Waiter {
+    pub(super) fn of(program: Program, call: &Call<'_>) -> Waiter {
+        Waiter::new(program, call.token(), call.peer())
+    }
+
+    pub(super) fn new(program: Program, token: Token, peer: Option<&Peer>) -> Waiter {
+        Waiter { program, token, client: owner(peer) }
+    }
+}
+
 /// One of them, or one that waits for a limit.
 pub(super) struct PendingCall {
-    pub(super) token: Token,
-    pub(super) program: Program,
+    pub(super) waiter: Waiter,
     pub(super) pending: Pending,
     /// The connection that it ends with.
     pub(super) connection: Option<ConnectionId>,
@@ -107,6 +142,17 @@ pub(super) enum Pending {
     Lock(Box<SuspendedLock>),
     /// All is done, and these are the results; but a limit lets them go later.
     Answered(Answered),
+}
+
+impl Pending {
+    /// Whether it takes one of the places of its store: transfers and syncs do not, which have bounds of their own.
+    fn takes_place(&self) -> bool {
+        match self {
+            Pending::Again(_) | Pending::Acting(_) | Pending::Lock(_) => true,
+            Pending::Compound(suspended) => suspended.is_at_names(),
+            Pending::Transfer(_) | Pending::Changed(_) | Pending::Answered(_) => false,
+        }
+    }
 }
 
 /// How far a procedure is that changes names or attributes.
@@ -227,30 +273,82 @@ impl Changed {
     }
 }
 
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting {
+            lists: Vec::new(),
+            places_max: PLACES_MAX,
+            is_crowded: false,
+            ready: None,
+            time: Timestamp::default(),
+            answered: VecDeque::new(),
+            turned: VecDeque::new(),
+        }
+    }
+}
+
 impl Waiting {
+    /// Lets so many Calls wait for one store at once.
+    pub(super) fn set_places_max(&mut self, places_max: usize) {
+        self.places_max = places_max;
+        self.note_crowds();
+    }
+
+    /// Takes note of whether half of the places of some store are taken.
+    fn note_crowds(&mut self) {
+        self.is_crowded = self.lists.iter().any(|list| list.taken >= self.places_max / 2);
+    }
+
     /// Keeps a Call until its store is done with it.
-    fn add(
-        &mut self,
-        WaitsFor { share, ticket }: WaitsFor,
-        program: Program,
-        token: Token,
-        pending: Pending,
-    ) {
+    fn add(&mut self, WaitsFor { share, ticket }: WaitsFor, waiter: Waiter, pending: Pending) {
         if self.lists.len() <= share {
-            self.lists.resize_with(share + 1, Vec::new);
+            self.lists.resize_with(share + 1, WaitingList::default);
         }
-        let places = &mut self.lists[share];
+        let list = &mut self.lists[share];
         let place = ticket.0 as usize;
-        if places.len() <= place {
-            places.resize_with(place + 1, || None);
+        if list.calls.len() <= place {
+            list.calls.resize_with(place + 1, || None);
         }
-        debug_assert!(places[place].is_none(), "a ticket is of one Call");
-        places[place] = Some(PendingCall { token, program, pending, connection: None });
+        debug_assert!(list.calls[place].is_none(), "a ticket is of one Call");
+        list.taken += usize::from(pending.takes_place());
+        self.is_crowded |= list.taken >= self.places_max / 2;
+        list.calls[place] = Some(PendingCall { waiter, pending, connection: None });
+    }
+
+    /// Whether half of the places of some store are taken.
+    #[inline]
+    pub(super) fn is_crowded(&self) -> bool {
+        self.is_crowded
+    }
+
+    /// Whether a client has so many Calls at a store that a new one has to come again: as many as there are places left. Alone it
+    /// has half of the places, two have a third each, and there is always one for a client that has none.
+    #[cold]
+    pub(super) fn has_no_place(&self, share: usize, peer: Option<&Peer>) -> bool {
+        let Some(list) = self.lists.get(share) else { return false };
+        let left = self.places_max.saturating_sub(list.taken);
+        if list.taken < left {
+            return false;
+        }
+        let client = owner(peer);
+        let own = |call: &&PendingCall| call.waiter.client == client && call.pending.takes_place();
+        list.calls.iter().flatten().filter(own).count() >= left
+    }
+
+    /// Takes a Call out.
+    fn remove(&mut self, WaitsFor { share, ticket }: WaitsFor) -> Option<PendingCall> {
+        let list = self.lists.get_mut(share)?;
+        let call = list.calls.get_mut(ticket.0 as usize)?.take()?;
+        list.taken -= usize::from(call.pending.takes_place());
+        if self.is_crowded {
+            self.note_crowds();
+        }
+        Some(call)
     }
 
     /// Keeps the answer of a Call until its service asks.
-    pub(super) fn add_answered(&mut self, program: Program, token: Token, answered: Answered) {
-        self.answered.push_back((program, token, answered));
+    pub(super) fn add_answered(&mut self, waiter: Waiter, answered: Answered) {
+        self.answered.push_back((waiter.program, waiter.token, answered));
     }
 
     /// Keeps a COMPOUND whose turn has come until version 4 asks.
@@ -259,14 +357,13 @@ impl Waiting {
     }
 
     fn at(&self, WaitsFor { share, ticket }: WaitsFor) -> Option<&PendingCall> {
-        self.lists.get(share)?.get(ticket.0 as usize)?.as_ref()
+        self.lists.get(share)?.calls.get(ticket.0 as usize)?.as_ref()
     }
 
     /// Takes out the Call that a store told of.
     fn take_ready(&mut self) -> Option<(WaitsFor, PendingCall)> {
         let ready = self.ready.take()?;
-        let waiter = self.lists.get_mut(ready.share)?.get_mut(ready.ticket.0 as usize)?.take()?;
-        Some((ready, waiter))
+        Some((ready, self.remove(ready)?))
     }
 
     /// The answer of a Call that waited, if that is the next.
@@ -328,7 +425,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 self.ask_stores(now);
             }
             let ready = self.waiting.ready?;
-            match self.waiting.at(ready).map(|waiter| (waiter.program, waiter.token, &waiter.pending)) {
+            match self.waiting.at(ready).map(|call| (call.waiter.program, call.waiter.token, &call.pending)) {
                 Some((other, ..)) if other != program => return None,
                 Some((_, _, Pending::Again(_) | Pending::Acting(_))) => self.advance(now, time),
                 Some((_, _, Pending::Transfer(transfer)))
@@ -351,9 +448,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
             return Some((None, token, suspended));
         }
         loop {
-            let (ready, PendingCall { token, pending, .. }) = self.take_next(Program::Nfs4, now)?;
+            let (ready, PendingCall { waiter, pending, .. }) = self.take_next(Program::Nfs4, now)?;
             if let Pending::Compound(suspended) = pending {
-                return Some((Some(ready), token, suspended));
+                return Some((Some(ready), waiter.token, suspended));
             }
         }
     }
@@ -371,12 +468,12 @@ impl<S: Store + ?Sized> ExportTable<S> {
             return None;
         }
         loop {
-            let (ready, PendingCall { token, pending, .. }) = self.take_next(Program::Nlm, now)?;
+            let (ready, PendingCall { waiter, pending, .. }) = self.take_next(Program::Nlm, now)?;
             if let Pending::Lock(suspended) = pending {
                 let store = self.shares[ready.share].volume_mut().store_mut();
                 // What it came to is asked again.
                 let _ = store.finish(ready.ticket, &mut Vec::new());
-                return Some((token, suspended));
+                return Some((waiter.token, suspended));
             }
         }
     }
@@ -388,7 +485,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
                 self.ask_stores(now);
             }
             let ready = self.waiting.ready?;
-            match self.waiting.at(ready).map(|waiter| waiter.program) {
+            match self.waiting.at(ready).map(|call| call.waiter.program) {
                 Some(found) if found == program => return self.waiting.take_ready(),
                 Some(_) => return None,
                 None => self.drop_ready(ready),
@@ -404,9 +501,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
 
     /// Goes on with the Call that its store told of, as far as it gets.
     fn advance(&mut self, now: Duration, time: Timestamp) {
-        let Some((ready, PendingCall { token, program, pending, .. })) = self.waiting.take_ready() else {
-            return;
-        };
+        let Some((ready, PendingCall { waiter, pending, .. })) = self.waiting.take_ready() else { return };
         let finished =
             self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, &mut Vec::new());
         let next = match pending {
@@ -424,14 +519,13 @@ impl<S: Store + ?Sized> ExportTable<S> {
             }
             pending => Err((Some(ready), pending)),
         };
-        self.follow(program, token, next, now);
+        self.follow(waiter, next, now);
     }
 
     /// Keeps what became of a Call: its answer, or what is left to do and what it waits for.
     pub(super) fn follow(
         &mut self,
-        program: Program,
-        token: Token,
+        waiter: Waiter,
         next: Result<Answered, (Option<WaitsFor>, Pending)>,
         now: Duration,
     ) {
@@ -442,14 +536,14 @@ impl<S: Store + ?Sized> ExportTable<S> {
                     _ => None,
                 };
                 match turn {
-                    Some(turn) => _ = self.keep(turn, program, token, Pending::Answered(answered)),
-                    None => self.waiting.add_answered(program, token, answered),
+                    Some(turn) => _ = self.keep(turn, waiter, Pending::Answered(answered)),
+                    None => self.waiting.add_answered(waiter, answered),
                 }
             }
             Err((None, Pending::Changed(changed))) => {
-                self.waiting.add_answered(program, token, Answered::Changed(changed));
+                self.waiting.add_answered(waiter, Answered::Changed(changed));
             }
-            Err((Some(waits), pending)) => self.waiting.add(waits, program, token, pending),
+            Err((Some(waits), pending)) => self.waiting.add(waits, waiter, pending),
             Err((None, _)) => {}
         }
     }
@@ -461,9 +555,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
             answered.send(self, reply, time);
             return Self::refuse_for_memory(reply);
         }
-        let Some((ready, waiter)) = self.waiting.take_ready() else { return reply.system_error() };
-        debug_assert_eq!(waiter.token, token, "the engine asks for what it was told of");
-        match waiter.pending {
+        let Some((ready, call)) = self.waiting.take_ready() else { return reply.system_error() };
+        debug_assert_eq!(call.waiter.token, token, "the engine asks for what it was told of");
+        match call.pending {
             Pending::Transfer(pending) => {
                 transfer::finish(self, ready.ticket, &pending, reply, pieces);
                 Self::refuse_for_memory(reply);
@@ -494,21 +588,15 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     /// Keeps a Call until its store is done with it, or its turn has come. Clients have a credit for each.
-    pub(super) fn keep(
-        &mut self,
-        hold: impl Into<Hold>,
-        program: Program,
-        token: Token,
-        pending: Pending,
-    ) -> Outcome {
+    pub(super) fn keep(&mut self, hold: impl Into<Hold>, waiter: Waiter, pending: Pending) -> Outcome {
         match hold.into() {
-            Hold::Store(waits) => self.waiting.add(waits, program, token, pending),
+            Hold::Store(waits) => self.waiting.add(waits, waiter, pending),
             Hold::Limit(turn) => {
                 let connection = turn.connection;
-                self.queue(&turn, PendingCall { token, program, pending, connection });
+                self.queue(&turn, PendingCall { waiter, pending, connection });
             }
         }
-        Outcome::Later(token)
+        Outcome::Later(waiter.token)
     }
 
     /// Answers a procedure that changes something: now, or when that is over and on stable storage. `again` keeps it until a
@@ -517,8 +605,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
         &mut self,
         begun: Begun,
         again: impl FnOnce() -> Again,
-        program: Program,
-        token: Token,
+        waiter: Waiter,
         reply: &mut Reply<'_>,
     ) -> Outcome {
         let (waits, pending) = match begun {
@@ -532,6 +619,6 @@ impl<S: Store + ?Sized> ExportTable<S> {
             Begun::Waits(waits) => (waits, Pending::Again(again())),
             Begun::Acts(waits, acting) => (waits, Pending::Acting(acting)),
         };
-        self.keep(waits, program, token, pending)
+        self.keep(waits, waiter, pending)
     }
 }

@@ -40,7 +40,7 @@ fn each(test: impl Fn(&mut Pair)) {
         // Time is simulated: no thread answers in it.
         let config =
             DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 9) };
-        let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+        let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
         let store = DirectoryStore::new(&config, disk, pool.clone()).unwrap();
         keeps_lists.set(store.profile().can.keeps_lists);
         Box::new(store)

@@ -10,6 +10,8 @@ mod limits;
 mod locks;
 #[path = "pair.rs"]
 mod pair;
+#[path = "places.rs"]
+mod places;
 #[path = "procedures.rs"]
 mod procedures;
 #[path = "../../../stores/tests/store/slow.rs"]

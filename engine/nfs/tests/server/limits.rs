@@ -67,7 +67,7 @@ fn wait(pair: &mut Pair, time: Duration) {
 }
 
 /// Another connection, of a user, who is a client of its own.
-fn connect(pair: &mut Pair, user: u32) -> ConnectionId {
+pub(crate) fn connect(pair: &mut Pair, user: u32) -> ConnectionId {
     pair.client.provider_mut().set_user(user);
     let connection = pair.client.connect("here").unwrap();
     let event = pair.until(|pair| pair.client.connection_event());

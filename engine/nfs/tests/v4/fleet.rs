@@ -192,7 +192,7 @@ fn server(world: &World, count: usize, scratch: &Scratch, known: &KnownClients) 
                 verifier: verifier.clone(),
                 ..DirectoryConfig::new(&scratch.0, 1)
             };
-            let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+            let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
             let store =
                 DirectoryStore::new(&directory, disk, memory.pools.payload.clone()).expect("a directory");
             let store: Box<dyn Store> = Box::new(store);

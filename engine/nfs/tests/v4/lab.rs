@@ -35,7 +35,7 @@ impl Lab {
                 locks_below: true,
                 ..DirectoryConfig::new(&scratch[index].0, index as u64 + 1)
             };
-            let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+            let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
             Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap())
         });
         Lab { client: Client::of(pair, b"client", FORE), scratch }

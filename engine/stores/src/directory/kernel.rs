@@ -38,7 +38,7 @@ pub(super) type File = Arc<DiskFile>;
 const THREADS_MAX: usize = 64;
 
 /// What is under way at once: beyond that, clients are told to try again.
-const JOBS_MAX: usize = 1024;
+const JOBS_MAX: usize = 2048;
 
 /// Answers that one operation may need. More need not be kept: a file system that changes as fast as it is read.
 const ANSWERS_MAX: usize = 512;

@@ -533,12 +533,12 @@ fn a_file_that_is_removed_with_data_in_flight() {
     assert_eq!(lab.store.attributes(file), Err(FsError::Stale));
 }
 
-/// Without io_uring everything works the same.
+/// Without io_uring and without helpers everything works the same.
 #[test]
 fn plain_system_calls_do_the_same() {
     let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
-    let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+    let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
     let store = DirectoryStore::new(&DirectoryConfig::new(&scratch.0, 1), disk, pool.clone()).unwrap();
     assert!(store.method().to_string().starts_with("plain system calls"));
     let mut lab = Lab { pool, store: store.into(), seconds: 0, baseline: 0, scratch: Some(scratch) };

@@ -110,6 +110,11 @@ impl Lab {
         }
         println!("a directory");
         test(&mut Lab::directory(units, |_| {}));
+        println!("a directory, without io_uring");
+        let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, units));
+        let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+        let store = Lab::open_by(disk, &scratch, &pool, |_| {});
+        test(&mut Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) });
     }
 
     pub(crate) fn is_memory(&self) -> bool {

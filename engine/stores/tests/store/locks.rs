@@ -56,7 +56,7 @@ impl Locks {
             ..DirectoryConfig::new(&scratch.0, 1)
         };
         let pool = Lab::pool(PAGE, 16);
-        let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+        let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
         let store = DirectoryStore::new(&config, disk, pool).unwrap();
         Locks::of(store, path, Some(scratch))
     }
@@ -328,7 +328,7 @@ fn what_is_no_file_is_not_locked() {
 #[test]
 fn locks_are_taken_below_only_where_that_is_wanted() {
     let scratch = Scratch::folder();
-    let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+    let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
     let config = DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 1) };
     let mut store = DirectoryStore::new(&config, disk, Lab::pool(PAGE, 16)).unwrap();
     let root = store.profile().root;

@@ -46,6 +46,8 @@ pub(crate) struct Cluster {
     others: Option<OctetLock>,
     /// What was in the way of requests that were made.
     found: Vec<(Question, OctetLock)>,
+    /// The store is done with nothing any more.
+    stands_still: bool,
 }
 
 fn octets(lock: &OctetLock) -> std::ops::RangeInclusive<usize> {
@@ -74,6 +76,12 @@ impl Cluster {
             let end = if end == OCTETS - 1 { u64::MAX } else { end as u64 };
             Some((start as u64, end, own[start] == Some(true)))
         })
+    }
+
+    /// Lets the store stand still, or go on.
+    #[allow(dead_code, reason = "for servers")]
+    pub(crate) fn stand_still(&mut self, stands_still: bool) {
+        self.stands_still = stands_still;
     }
 
     /// Another node has this lock from now on, or none; `false`: the server is in its way.
@@ -473,6 +481,9 @@ impl Store for SlowStore {
     }
 
     fn poll_later(&mut self, _: Duration) -> Option<Ticket> {
+        if self.cluster.borrow().stands_still {
+            return None;
+        }
         let late = self.late.get_mut();
         if std::mem::take(&mut late.is_over) {
             let fresh = std::mem::take(&mut late.fresh);
@@ -498,6 +509,9 @@ impl Store for SlowStore {
     }
 
     fn is_busy(&self) -> bool {
+        if self.cluster.borrow().stands_still {
+            return false;
+        }
         let late = self.late.borrow();
         late.slots.iter().any(Option::is_some)
     }

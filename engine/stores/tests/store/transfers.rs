@@ -104,7 +104,7 @@ fn transfers_of_one_pass_are_each_judged() {
 fn reads_that_cannot_wait_are_over_at_once() {
     let scratch = Scratch::folder();
     let pool = Lab::pool(PAGE, 64);
-    let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);
+    let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
     let store = Lab::open_by(disk, &scratch, &pool, |_| {});
     let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
     let file = lab.file("f");

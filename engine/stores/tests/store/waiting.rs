@@ -2,15 +2,20 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::fs::OpenOptions;
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
-use stag_disk::{Disk, DiskConfig};
+use stag_disk::{Disk, DiskConfig, DiskFile, Pieces, Sync};
 use stag_runtime::Clock;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_vfs::{
     Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Store, Ticket, Timestamp, Update,
     UserIdentity, Volume,
 };
+use stag_testing::Scratch;
 
 use crate::fuse::Fuse;
 use crate::lab::{Lab, PAGE};
@@ -120,7 +125,7 @@ fn a_file_system_that_stands_still_holds_up_its_own_calls_only() {
     let mut other = Lab::directory(64, |_| {});
     fuse.stand_still(true);
     let (mut waits, mut refused) = (0, 0);
-    for _ in 0..1500 {
+    for _ in 0..2500 {
         match volume.stat(file.object) {
             Err(Blocked::Waits(_)) => waits += 1,
             Err(Blocked::Fails(FsError::Busy)) => refused += 1,
@@ -139,6 +144,49 @@ fn a_file_system_that_stands_still_holds_up_its_own_calls_only() {
     assert!(!volume.store().is_busy(), "the reactor may sleep");
     drop(volume);
     fuse.stand_still(false);
+}
+
+/// With io_uring and without.
+#[test]
+fn data_of_a_file_system_that_stands_still_holds_up_its_owner_only() {
+    let Some(fuse) = Fuse::mount() else {
+        return stag_testing::skipped("this process may not mount FUSE file systems");
+    };
+    let scratch = Scratch::folder();
+    let open = |path: &Path| {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        Arc::new(DiskFile::from(OwnedFd::from(file)))
+    };
+    for uring in [true, false] {
+        let still = open(&fuse.scratch.0.join("f1"));
+        let moving = open(&scratch.0.join("file"));
+        let pool = Lab::pool(PAGE, 64);
+        let buf = || Pieces::from_iter([pool.take().unwrap()]);
+        let disk = Disk::new(&DiskConfig { uring, depth: 32, ..DiskConfig::default() }, &[]);
+        let other = disk.another();
+        let next = |disk: &Disk| loop {
+            match disk.poll() {
+                Some(completion) => break completion,
+                None => std::thread::yield_now(),
+            }
+        };
+        fuse.stand_still(true);
+        while disk.left() > 0 {
+            disk.read(1, &still, 0, buf()).unwrap();
+        }
+        for tag in 2..9 {
+            let text = Pieces::from_iter([buf().pop().unwrap().share()]);
+            other.write(tag, &moving, 0, text, Sync::Data).unwrap();
+            assert_eq!(next(&other).tag, tag);
+            other.read(tag, &moving, 0, buf()).unwrap();
+            assert_eq!(next(&other).result, Ok(PAGE as u32));
+            assert!(disk.poll().is_none(), "it stands still");
+        }
+        fuse.stand_still(false);
+        for _ in 0..16 {
+            assert_eq!(next(&disk).tag, 1);
+        }
+    }
 }
 
 #[test]

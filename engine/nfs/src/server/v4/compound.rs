@@ -12,7 +12,7 @@ use stag_wire::xdr::{Decode, Reader, Reduced, XdrError, padded};
 
 use super::super::nfs::{PIECES_MAX, TRANSFER_LEN_MAX};
 use super::super::transfer::take_placed;
-use super::super::waiting::{Hold, Pending, Program, WaitsFor};
+use super::super::waiting::{Hold, Pending, Program, Waiter, WaitsFor};
 use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
@@ -45,6 +45,13 @@ pub(in crate::server) struct Suspended {
     /// What is left to do of the operation before them.
     resume: Option<(Resume, OperationMark, u32)>,
     standing: Standing,
+}
+
+impl Suspended {
+    /// Whether its store looks at names or attributes, or changes them, and does not move or sync data.
+    pub(in crate::server) fn is_at_names(&self) -> bool {
+        matches!(self.resume, None | Some((Resume::Names(_), ..)))
+    }
 }
 
 /// What a [`Cursor`] has that outlives its Call.
@@ -620,7 +627,8 @@ fn end<'a, S: Store + ?Sized>(
                 },
             };
             let pending = Pending::Compound(Box::new(suspended));
-            let _ = server.exports.keep(waits, Program::Nfs4, token, pending);
+            let waiter = Waiter::new(Program::Nfs4, token, cursor.caller.peer);
+            let _ = server.exports.keep(waits, waiter, pending);
             return None;
         }
         // Too many wait already. The store's answer is dropped when it comes.

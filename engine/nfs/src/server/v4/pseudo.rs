@@ -386,7 +386,7 @@ mod tests {
     use crate::export::Client;
 
     fn asker() -> CallContext<'static> {
-        CallContext { peer: None, caller: None }
+        CallContext { peer: None, caller: None, has_waited: false }
     }
 
     fn listed(tree: &PseudoTree, node: NodeIndex, cookie: u64) -> Vec<(&[u8], u64)> {
