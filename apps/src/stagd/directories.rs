@@ -125,14 +125,16 @@ fn exported(settings: &Settings) -> impl Iterator<Item = &ExportSpec> {
 
 /// Fails if a directory cannot be exported; says what an administrator should know.
 pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(), CommandFailure> {
-    let mut directories = exported(settings).peekable();
-    if directories.peek().is_none() {
+    let directories: Vec<&ExportSpec> = exported(settings).collect();
+    if directories.is_empty() {
         return Ok(());
     }
-    for export in directories {
+    let mounts = Mounts::own();
+    for (index, export) in directories.iter().enumerate() {
         check_one(export, warnings)?;
+        check_overlaps(export, &directories[..index], &mounts, warnings)?;
+        warn_of_what_is_below(export, &directories, &mounts, warnings);
     }
-    warn_of_surroundings(settings, warnings);
     let uid = geteuid();
     if !uid.is_root() {
         warnings.push(format!(
@@ -149,8 +151,22 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
     Ok(())
 }
 
+/// As [`check`], of an export that is added to those that are served.
+pub(super) fn check_added(
+    export: &ExportSpec,
+    settings: &Settings,
+    warnings: &mut Vec<String>,
+) -> Result<(), CommandFailure> {
+    let served: Vec<&ExportSpec> = exported(settings).collect();
+    let mounts = Mounts::own();
+    check_one(export, warnings)?;
+    check_overlaps(export, &served, &mounts, warnings)?;
+    warn_of_what_is_below(export, &served, &mounts, warnings);
+    Ok(())
+}
+
 /// Fails if the directory of an export cannot be read; says what is weak about it.
-pub(super) fn check_one(export: &ExportSpec, warnings: &mut Vec<String>) -> Result<(), CommandFailure> {
+fn check_one(export: &ExportSpec, warnings: &mut Vec<String>) -> Result<(), CommandFailure> {
     if !export.sync {
         warnings.push(format!(
             "export dir:{}: with sync=no a crash of this machine takes back names and attributes that clients were told \
@@ -166,51 +182,73 @@ pub(super) fn check_one(export: &ExportSpec, warnings: &mut Vec<String>) -> Resu
     Ok(())
 }
 
-/// Warns of what is exported twice, and of what lies below an export and is not exported with it.
-fn warn_of_surroundings(settings: &Settings, warnings: &mut Vec<String>) {
-    let mounts = Mounts::own();
-    // One that vanished since it was looked at is refused when it is opened.
-    let real = |export: &ExportSpec| fs::canonicalize(&export.directory).ok();
-    let places: Vec<(&ExportSpec, PathBuf)> =
-        exported(settings).filter_map(|export| Some((export, real(export)?))).collect();
-    for (index, (export, place)) in places.iter().enumerate() {
-        let location = mounts.location(place);
-        for (other, other_place) in &places[..index] {
-            let other_location = mounts.location(other_place);
-            if location.as_ref().zip(other_location.as_ref()).is_some_and(|(one, two)| one.overlaps(two)) {
-                warnings.push(format!(
-                    "exports {} (dir:{}) and {} (dir:{}) overlap: clients see the same files as different ones, and \
-                     cache each for itself; export each directory once",
-                    other.access.path, other.directory, export.access.path, export.directory
-                ));
-            }
+/// Where an export is by now. One that vanished since it was looked at is refused when it is opened.
+fn real_place(export: &ExportSpec) -> Option<PathBuf> {
+    fs::canonicalize(&export.directory).ok()
+}
+
+/// Warns of files that are exported twice; fails if their locks would be taken in two ways.
+fn check_overlaps(
+    export: &ExportSpec,
+    others: &[&ExportSpec],
+    mounts: &Mounts,
+    warnings: &mut Vec<String>,
+) -> Result<(), CommandFailure> {
+    let location = |export: &ExportSpec| mounts.location(&real_place(export)?);
+    let Some(own) = location(export) else { return Ok(()) };
+    for other in others {
+        if !location(other).is_some_and(|other| own.overlaps(&other)) {
+            continue;
         }
-        let is_exported = |path: &Path| places.iter().any(|(_, other)| other == path);
-        let points = mounts.below(place);
-        let left_out: Vec<&Path> = points.iter().copied().filter(|point| !is_exported(point)).collect();
-        if !left_out.is_empty() {
-            warnings.push(format!(
-                "export dir:{}: other file systems are mounted below it and not exported with it: {}; give each that \
-                 clients need an export of its own",
-                export.directory,
-                some_of(&left_out)
-            ));
+        let named = format!(
+            "exports {} (dir:{}) and {} (dir:{}) overlap",
+            other.access.path, other.directory, export.access.path, export.directory
+        );
+        if other.locks_below != export.locks_below {
+            return Err(CommandFailure::usage(format_args!(
+                "{named} and differ in lock=, but a file has one set of locks; give both the same"
+            )));
         }
-        let parts = other_parts(place);
-        let parts: Vec<&Path> =
-            parts.iter().map(PathBuf::as_path).filter(|path| !points.contains(path)).collect();
-        if !parts.is_empty() {
-            let (what, repair) = if mounts.is_overlay(place) {
-                ("files of layers on different file systems", "mount the overlay with xino=on")
-            } else {
-                ("subvolumes", "give each that clients need an export of its own")
-            };
-            warnings.push(format!(
-                "export dir:{}: {what} are not exported with it: {}; {repair}",
-                export.directory,
-                some_of(&parts)
-            ));
-        }
+        warnings.push(format!(
+            "{named}: clients see the same files as different ones, and cache each for itself; export each directory once"
+        ));
+    }
+    Ok(())
+}
+
+/// Warns of what lies below an export and is not exported with it.
+fn warn_of_what_is_below(
+    export: &ExportSpec,
+    exported: &[&ExportSpec],
+    mounts: &Mounts,
+    warnings: &mut Vec<String>,
+) {
+    let Some(place) = real_place(export) else { return };
+    let is_exported = |path: &Path| exported.iter().any(|other| real_place(other).is_some_and(|other| other == path));
+    let points = mounts.below(&place);
+    let left_out: Vec<&Path> = points.iter().copied().filter(|point| !is_exported(point)).collect();
+    if !left_out.is_empty() {
+        warnings.push(format!(
+            "export dir:{}: other file systems are mounted below it and not exported with it: {}; give each that \
+             clients need an export of its own",
+            export.directory,
+            some_of(&left_out)
+        ));
+    }
+    let parts = other_parts(&place);
+    let parts: Vec<&Path> =
+        parts.iter().map(PathBuf::as_path).filter(|path| !points.contains(path)).collect();
+    if !parts.is_empty() {
+        let (what, repair) = if mounts.is_overlay(&place) {
+            ("files of layers on different file systems", "mount the overlay with xino=on")
+        } else {
+            ("subvolumes", "give each that clients need an export of its own")
+        };
+        warnings.push(format!(
+            "export dir:{}: {what} are not exported with it: {}; {repair}",
+            export.directory,
+            some_of(&parts)
+        ));
     }
 }
 

@@ -133,7 +133,7 @@ impl LiveSettings {
             ));
         }
         let mut warnings = Vec::new();
-        directories::check_one(&wanted, &mut warnings).map_err(|failure| failure.to_string())?;
+        directories::check_added(&wanted, settings, &mut warnings).map_err(|failure| failure.to_string())?;
         if !self.keeps_handles {
             warnings.push(
                 "the server started without a directory: after its restart, clients have to mount this one again"

@@ -471,14 +471,25 @@ fn a_directory_is_added_while_others_are_served() {
         ("mem:/more", "memory is divided when the server starts"),
         ("dir:/no/such/directory", "No such file or directory"),
         ("dir:relative", "relative"),
+        (&format!("{},lock=below", spec.replace("/new", "/again")), "differ in lock="),
     ] {
         let refused = operated.admin(&["exports", "add", spec]);
         assert_eq!(refused.status.code(), Some(1), "{spec}");
         assert!(text(&refused.stderr).contains(part), "{}", text(&refused.stderr));
     }
 
+    let is_open = || {
+        let links = std::fs::read_dir(format!("/proc/{}/fd", operated.server.child.id())).unwrap();
+        let mut open = links.filter_map(|link| std::fs::read_link(link.ok()?.path()).ok());
+        open.any(|at| at.starts_with(&folder.0))
+    };
     for _ in 1..8 {
+        assert!(is_open());
         assert!(operated.admin(&["exports", "remove", "/new"]).status.success());
+        // So its file system can be unmounted.
+        while is_open() {
+            assert!(operated.admin(&["exports"]).status.success(), "a helper closes it meanwhile");
+        }
         assert!(operated.admin(&["exports", "add", &spec]).status.success());
     }
     assert_eq!(cat("new/file"), b"here");

@@ -411,6 +411,20 @@ fn what_lies_around_an_export_is_told_at_start() {
     assert_eq!(status, Status::XDev);
 }
 
+/// A file has one set of locks, so it is kept in one way.
+#[test]
+fn exports_of_the_same_files_take_locks_in_one_way() {
+    let (folder, data, state) = folders("locks");
+    let outer = folder.0.to_str().unwrap();
+    let exports = [format!("dir:{data},name=/data,lock=below"), format!("dir:{outer},name=/all")];
+    let arguments = ["--check", "--export", &exports[0], "--export", &exports[1], "--state-dir", &state];
+    let refused = std::process::Command::new(env!("CARGO_BIN_EXE_stagd")).args(arguments).output().unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    let message = String::from_utf8(refused.stderr).unwrap();
+    let part = format!("exports /data (dir:{data}) and /all (dir:{outer}) overlap and differ in lock=");
+    assert!(message.contains(&part), "{message}");
+}
+
 /// Where another file system is mounted, and between two, each command says what is in its way.
 #[test]
 fn a_mount_point_below_an_export_is_named_for_what_it_is() {

@@ -383,8 +383,8 @@ pub trait Store: Any {
         false
     }
 
-    /// Gives up what the store keeps of files that are no longer served: every object is stale from now on. A store whose files
-    /// stay without it does nothing.
+    /// The files are no longer served: the store gives up what it keeps of them, and what it has open. Every object is stale from
+    /// now on.
     fn give_up_files(&mut self) {}
 
     /// Fails once the files are no longer where they were when the store was made: their place on the machine leads to

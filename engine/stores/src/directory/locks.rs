@@ -188,6 +188,12 @@ impl LockedFiles {
         self.files_max
     }
 
+    /// Closes all descriptors, for good; those of files with jobs under way when these are over.
+    pub(super) fn close_all(&mut self) {
+        self.files_max = 0;
+        self.files.retain(|_, locked| !locked.jobs.is_empty());
+    }
+
     /// Descriptors that it keeps.
     pub(super) fn len(&self) -> usize {
         self.files.len()
@@ -251,7 +257,8 @@ impl LockedFiles {
             return Some((*place, locked.work(job)));
         }
         let has_failed = outcome.is_none_or(|outcome| outcome.result.is_err());
-        if has_failed && ended.is_some_and(|(_, job)| job.ends(&locked.held)) {
+        let is_closed = self.files_max == 0;
+        if is_closed || has_failed && ended.is_some_and(|(_, job)| job.ends(&locked.held)) {
             self.files.remove(&object);
         }
         None

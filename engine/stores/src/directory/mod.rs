@@ -654,6 +654,12 @@ impl Store for DirectoryStore {
         Ok(Progress::Later(Work::Sync(wait).ticket()))
     }
 
+    fn give_up_files(&mut self) {
+        self.tree.get_mut().close_all();
+        self.unsynced.close_all();
+        self.locks.get_mut().close_all();
+    }
+
     fn note_changed(&mut self, objects: &[&ObjectStat]) {
         let tree = &mut *self.tree.borrow_mut();
         for seen in objects {

@@ -48,6 +48,8 @@ pub(super) struct Search {
     wanted: HashMap<ObjectId, u64>,
     /// What is not in the export, and until when that is believed.
     nowhere: HashMap<ObjectId, Duration>,
+    /// There will be no walk any more.
+    is_stopped: bool,
 }
 
 /// A way through the whole tree.
@@ -93,12 +95,18 @@ impl Search {
             missed: None,
             place,
         };
-        Search { walk: Some(walk), walks: 0, passed_max, wanted: HashMap::new(), nowhere: HashMap::new() }
+        Search { walk: Some(walk), walks: 0, passed_max, wanted: HashMap::new(), nowhere: HashMap::new(), is_stopped: false }
     }
 
     /// Whether a walk is under way.
     fn is_under_way(&self) -> bool {
         self.walk.as_ref().is_none_or(Walk::is_under_way)
+    }
+
+    /// Ends the walk under way for good, and closes what it has open.
+    pub(super) fn stop(&mut self) {
+        self.walk = None;
+        self.is_stopped = true;
     }
 
     /// Whether a walk is under way that the reactor has to go on with.
@@ -113,6 +121,9 @@ impl Search {
 
     /// What a helper had comes back; `None`: it was lost.
     fn give_back(&mut self, walk: Option<Walk>, place: Place) {
+        if self.is_stopped {
+            return;
+        }
         self.walk = walk.or_else(|| Search::new(self.passed_max, place).walk);
     }
 }

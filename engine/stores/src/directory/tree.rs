@@ -87,6 +87,8 @@ pub(super) struct Tree {
     pub(super) search: Search,
     /// For [`Tree::check_chain`]; kept for its capacity.
     chain: Vec<Index>,
+    /// The files are no longer served: nothing is open, and every object is stale.
+    is_closed: bool,
 }
 
 /// An object that is known.
@@ -195,7 +197,23 @@ impl Tree {
             mount,
             search: Search::new(limits.objects, found.place()),
             chain: Vec::new(),
+            is_closed: false,
         })
+    }
+
+    /// Closes everything for good, the root as well, so that the file system can be unmounted. What is under way keeps its own
+    /// reference until it ends.
+    pub(super) fn close_all(&mut self) {
+        self.is_closed = true;
+        for index in 0..self.nodes.len() as Index {
+            if self.nodes[index as usize].is_some() {
+                self.close(index);
+                self.node_mut(index).looked = None;
+            }
+        }
+        self.mount = None;
+        self.descriptors = 0;
+        self.search.stop();
     }
 
     /// How long a name is believed.
@@ -279,6 +297,9 @@ impl Tree {
 
     /// Finds an object; and says what it is if that was seen on the way.
     fn find_as(&mut self, id: ObjectId, wanted: Wanted) -> Result<(Index, Option<Stat>), FsError> {
+        if self.is_closed {
+            return Err(FsError::Stale);
+        }
         // Each round loses a name that was wrong, so few are needed.
         for _ in 0..2 * NAMES_MAX {
             let known = self.known(id.fileid).filter(|index| self.node(*index).id == id);
@@ -763,6 +784,9 @@ impl Tree {
 
     /// Changes what descriptors a node keeps, within the limit of all.
     fn keep(&mut self, index: Index, change: impl FnOnce(&mut Node)) {
+        if self.is_closed {
+            return;
+        }
         let node = self.node_mut(index);
         let before = node.descriptors();
         change(node);

@@ -67,6 +67,11 @@ impl Unsynced {
         self.places
     }
 
+    /// Closes all descriptors: no client can ask for the data of these files any more.
+    pub(super) fn close_all(&mut self) {
+        self.files.clear();
+    }
+
     /// Descriptors that it keeps.
     pub(super) fn len(&self) -> usize {
         self.files.len()

@@ -762,3 +762,24 @@ fn space_is_the_file_systems() {
     let usage = lab.store.usage();
     assert!(usage.bytes_total > 0 && usage.bytes_free <= usage.bytes_total);
 }
+
+/// An export that is removed keeps no descriptor below its directory, so that its file system can be unmounted.
+#[test]
+fn what_is_given_up_is_closed() {
+    let mut lab = lab();
+    let file = lab.file("f");
+    lab.write(file, 0, b"not synced").unwrap();
+    let below = lab.scratch.as_ref().unwrap().0.clone();
+    let open = || descriptors(&below);
+    assert!(open() > 0);
+    // Something that is not known, to be searched for.
+    let unknown = ObjectId { fileid: file.fileid, generation: file.generation ^ 1 };
+    let _ = lab.store.attributes(unknown);
+    lab.store.give_up_files();
+    while open() > 0 {
+        assert_eq!(lab.store.poll_later(Duration::ZERO), None);
+    }
+    assert_eq!(lab.store.attributes(file), Err(FsError::Stale));
+    assert_eq!(lab.store.attributes(lab.root()), Err(FsError::Stale));
+    assert_eq!(open(), 0, "nothing is opened again");
+}

@@ -435,6 +435,10 @@ impl Procedures {
         self.volume.borrow_mut().store_mut().sync_changes()
     }
 
+    pub(crate) fn give_up_files(&mut self) {
+        self.volume.borrow_mut().store_mut().give_up_files();
+    }
+
     pub(crate) fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         let ready = self.ready.borrow_mut().pop_front();
         ready.or_else(|| self.volume.borrow_mut().store_mut().poll_later(now))
