@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Walks the ways of a newcomer, an embedder and a performance engineer in a clean Debian root, with the commands of the guides and
-# nothing else. An operator's way is that of ci/deb.sh --check.
+# Walks the ways of a newcomer, an embedder, a performance engineer and an operator in a clean Debian root, with the commands of
+# the guides and nothing else. ci/deb.sh --check has more of an operator's way: the service, an upgrade, a removal.
 #
-#   ci/walk.sh [newcomer] [embedder] [engineer]      (default: all; 15 minutes on two cores)
+#   ci/walk.sh [newcomer] [embedder] [engineer] [operator]      (default: all; 25 minutes on two cores)
 #
 # A command that a guide does not have any more, or that fails, is a failure. A line for each way, `ok` or `FAILED`, and
 # `N passed, N failed, N skipped` at the end; what was said stands in target/ci/walk. The root has Debian's base and a C linker;
@@ -62,6 +62,15 @@ engineer() {
     echo 'cp new.json old.json'
     picked bench/docs/running.md 'Sets of figures: `stag bench`' 1 'stag bench compare old.json' 'stag bench report'
 }
+# The packages are those that ci/deb.sh has built before; an operator has them from a release.
+operator() {
+    picked apps/docs/install.md 'Debian packages' 1 'apt install'
+    block apps/docs/install.md 'Check the machine'
+    block apps/docs/install.md 'First server' | grep -v '^kill'
+    echo 'stag admin exports && stag admin clients && stag admin stats'
+    echo 'stag admin exports add dir:/srv,name=/new && stag ls shm://box/new && stag admin exports remove /new'
+    echo 'kill %1 && wait %1'
+}
 
 # Runs lines as somebody who types them: one that ends in & is waited for until its program says that it is ready.
 typist() {
@@ -105,16 +114,19 @@ clean_root() {
     mkdir -p "$root/src" "$root/walk" "$root/walker" "$root/rust/toolchain" "$root/rust/cargo"
     git ls-files -z | xargs -0 cp --parents -a -t "$root/src"
     git rev-parse HEAD >/dev/null && cp -a .git "$root/src/"
+    [ ! -e target/debian ] || { mkdir -p "$root/src/target" && cp -a target/debian "$root/src/target/"; }
     program README.md 1 >"$root/walk/server.rs"
     program README.md 2 >"$root/walk/client.rs"
     typist >"$root/walk/typist.sh"
     chown -R 1000:1000 "$root/src" "$root/walker"
 }
 
-# walk NAME: as the user walker, who is not root
+# walk NAME: as the user walker, who is not root; an operator is
 walk() {
+    local user=1000:1000
+    [ "$1" != operator ] || user=0:0
     "$1" >"$root/walk/$1"
-    chroot --userspec=1000:1000 "$root" env -i HOME=/walker CARGO_NET_OFFLINE=true \
+    chroot --userspec=$user "$root" env -i HOME=/walker CARGO_NET_OFFLINE=true \
         CARGO_HOME=/rust/cargo CARGO_INCREMENTAL=0 GIT_CONFIG_COUNT=1 \
         GIT_CONFIG_KEY_0=safe.directory GIT_CONFIG_VALUE_0='*' \
         PATH=/src/target/release:/rust/toolchain/bin:/usr/sbin:/usr/bin:/sbin:/bin \
@@ -122,13 +134,15 @@ walk() {
 }
 
 if [ "${1:-}" != --inside ]; then
-    for way; do case $way in newcomer | embedder | engineer) ;; *) usage ;; esac; done
+    for way; do case $way in newcomer | embedder | engineer | operator) ;; *) usage ;; esac; done
     [ "$(id -u)" = 0 ] || skipped 'it needs root, for chroot and for namespaces of its own'
     need deb || skipped "$lacking"
     mkdir -p "$out"
+    [[ " ${*:-operator} " != *' operator '* ]] || ci/deb.sh >"$out/deb.log" 2>&1 ||
+        { echo "FAILED ci/deb.sh: $out/deb.log"; exit 1; }
     clean_root
     # Nothing outlives it: neither mounts nor programs.
-    unshare -m -n -p -f --kill-child "$0" --inside "${@:-newcomer embedder engineer}"
+    unshare -m -n -p -f --kill-child "$0" --inside "${@:-newcomer embedder engineer operator}"
     status=$?
     rm -rf --one-file-system "$root"
     exit $status
