@@ -417,7 +417,8 @@ fn exports_of_the_same_files_take_locks_in_one_way() {
     let (folder, data, state) = folders("locks");
     let outer = folder.0.to_str().unwrap();
     let exports = [format!("dir:{data},name=/data,lock=below"), format!("dir:{outer},name=/all")];
-    let arguments = ["--check", "--export", &exports[0], "--export", &exports[1], "--state-dir", &state];
+    let served = ["--export", &exports[0], "--export", &exports[1], "--state-dir", &state];
+    let arguments = ["--check", "--listen", "shm://nobody"].into_iter().chain(served);
     let refused = std::process::Command::new(env!("CARGO_BIN_EXE_stagd")).args(arguments).output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     let message = String::from_utf8(refused.stderr).unwrap();

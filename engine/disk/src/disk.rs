@@ -314,8 +314,14 @@ impl Disk {
                 ring.begin(self.owner, work, file, owner.at_once == AtOnce::None);
                 None
             }
-            // Without a thread it is done here.
-            Means::Helped(helped) if !is_at_once => helped.begin(self.owner, work, file).err(),
+            Means::Helped(helped) if !is_at_once => match helped.start_threads(self.owner) {
+                Ok(()) => {
+                    helped.begin(self.owner, work, file);
+                    None
+                }
+                // Without a thread it is done here.
+                Err(_) => Some(work),
+            },
             Means::Uring(_) | Means::Helped(_) | Means::Blocking => Some(work),
             Means::Stepped(waiting) => {
                 waiting.push_back((self.owner, work, file.clone()));

@@ -75,8 +75,8 @@ impl Helped {
         self.event.as_raw_fd()
     }
 
-    /// The helpers of an owner. Fails if there can be none.
-    fn helpers(&mut self, owner: u32) -> Result<&mut Helpers<Result<u32, Errno>>, Errno> {
+    /// Starts the helpers of an owner, if it has none. Fails if there can be none.
+    pub(crate) fn start_threads(&mut self, owner: u32) -> Result<(), Errno> {
         let place = owner as usize;
         if self.helpers.len() <= place {
             self.helpers.resize_with(place + 1, || None);
@@ -88,15 +88,11 @@ impl Helped {
             epoll::add(&self.event, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
             self.helpers[place] = Some(started);
         }
-        self.helpers[place].as_mut().ok_or(Errno::AGAIN)
+        Ok(())
     }
 
-    /// Gives an operation to a thread of its owner. The caller has seen that there is a slot. `Err`: there can be no thread, and
-    /// nothing is begun.
-    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Arc<DiskFile>) -> Result<(), Work> {
-        if self.helpers(owner).is_err() {
-            return Err(work);
-        }
+    /// Gives an operation to a thread of its owner, which has some. The caller has seen that there is a slot.
+    pub(crate) fn begin(&mut self, owner: u32, work: Work, file: &Arc<DiskFile>) {
         let Some(index) = self.free.pop() else { unreachable!("more operations than slots") };
         let slot = &mut self.slots[index as usize];
         (slot.tag, slot.data) = (work.tag, work.data);
@@ -123,10 +119,10 @@ impl Helped {
             sync: work.sync,
             file: file.clone(),
         };
-        if let Some(Some(helpers)) = self.helpers.get_mut(owner as usize) {
-            helpers.start(index, move || job.run());
-        }
-        Ok(())
+        let Some(Some(helpers)) = self.helpers.get_mut(owner as usize) else {
+            unreachable!("the owner's helpers were started")
+        };
+        helpers.start(index, move || job.run());
     }
 
     /// The next operation that is over, and whose it is.
