@@ -143,7 +143,9 @@ pub(super) fn check(settings: &Settings, warnings: &mut Vec<String>) -> Result<(
         ));
     }
     if let Method::Helpers(_) = Disk::new(&DiskConfig { depth: 1, ..DiskConfig::default() }, &[]).method() {
-        warnings.push("io_uring is not permitted here: threads move the data of dir:, which takes longer".to_owned());
+        warnings.push(
+            "io_uring is not permitted here: threads move the data of dir:, which takes longer".to_owned(),
+        );
     }
     if let Err(failure) = state::path(settings.state_dir.as_deref()) {
         warnings.push(failure);
@@ -224,7 +226,8 @@ fn warn_of_what_is_below(
     warnings: &mut Vec<String>,
 ) {
     let Some(place) = real_place(export) else { return };
-    let is_exported = |path: &Path| exported.iter().any(|other| real_place(other).is_some_and(|other| other == path));
+    let is_exported =
+        |path: &Path| exported.iter().any(|other| real_place(other).is_some_and(|other| other == path));
     let points = mounts.below(&place);
     let left_out: Vec<&Path> = points.iter().copied().filter(|point| !is_exported(point)).collect();
     if !left_out.is_empty() {

@@ -61,7 +61,9 @@ impl fmt::Display for Method {
             Method::Uring { registered, refused: Some(error) } => {
                 write!(f, "io_uring, {registered} bytes of buffers registered: {error}; raise `ulimit -l`")
             }
-            Method::Blocking => write!(f, "plain system calls, which hold everything up while the disk works"),
+            Method::Blocking => {
+                write!(f, "plain system calls, which hold everything up while the disk works")
+            }
             Method::Helpers(None) => write!(f, "helper threads, as asked for"),
             Method::Helpers(Some(error)) => write!(
                 f,

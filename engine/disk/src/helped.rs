@@ -183,7 +183,7 @@ impl Job {
             Sync::All => libc::RWF_SYNC,
         };
         let file = self.file.as_raw_fd();
-        // SAFETY: the list has `count` addresses of buffers, which nobody else accesses until this job is over (invariant of
+        // SAFETY: the list has `count` addresses of buffers, which are not accessed elsewhere until this job is over (invariant of
         // `Helped::slots`). Those of a read may be written. The file is open as long as the job has it.
         let moved = unsafe {
             match self.what {

@@ -288,7 +288,7 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// Lets so many Calls wait for one store at once.
+    /// Sets how many Calls may wait for one store at once.
     pub(super) fn set_places_max(&mut self, places_max: usize) {
         self.places_max = places_max;
         self.note_crowds();
@@ -321,8 +321,8 @@ impl Waiting {
         self.is_crowded
     }
 
-    /// Whether a client has so many Calls at a store that a new one has to come again: as many as there are places left. Alone it
-    /// has half of the places, two have a third each, and there is always one for a client that has none.
+    /// Whether a client has at least as many Calls at a store as places are left there: then a new Call of it has to come again.
+    /// Alone it has half of the places, two have a third each, and there is always one for a client that has none.
     #[cold]
     pub(super) fn has_no_place(&self, share: usize, peer: Option<&Peer>) -> bool {
         let Some(list) = self.lists.get(share) else { return false };

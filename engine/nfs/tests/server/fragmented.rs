@@ -129,7 +129,10 @@ fn a_directory_beside_goes_on() {
         if index == 1 {
             let config =
                 DirectoryConfig { may_wait: Some(MayWait::Nothing), ..DirectoryConfig::new(&scratch.0, 9) };
-            let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[pool.arena()]);
+            let disk = Disk::new(
+                &DiskConfig { uring: false, helpers: false, ..DiskConfig::default() },
+                &[pool.arena()],
+            );
             return Box::new(DirectoryStore::new(&config, disk, pool.clone()).unwrap());
         }
         let config = MemoryConfig {

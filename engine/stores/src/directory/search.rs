@@ -95,7 +95,14 @@ impl Search {
             missed: None,
             place,
         };
-        Search { walk: Some(walk), walks: 0, passed_max, wanted: HashMap::new(), nowhere: HashMap::new(), is_stopped: false }
+        Search {
+            walk: Some(walk),
+            walks: 0,
+            passed_max,
+            wanted: HashMap::new(),
+            nowhere: HashMap::new(),
+            is_stopped: false,
+        }
     }
 
     /// Whether a walk is under way.

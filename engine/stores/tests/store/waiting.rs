@@ -11,11 +11,11 @@ use std::time::Duration;
 use stag_disk::{Disk, DiskConfig, DiskFile, Pieces, Sync};
 use stag_runtime::Clock;
 use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
+use stag_testing::Scratch;
 use stag_vfs::{
     Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Store, Ticket, Timestamp, Update,
     UserIdentity, Volume,
 };
-use stag_testing::Scratch;
 
 use crate::fuse::Fuse;
 use crate::lab::{Lab, PAGE};
