@@ -71,9 +71,6 @@ impl Ring {
             registered: Vec::new(),
         };
         ring.try_out()?;
-        // The kernel has four threads for each core for what may wait. Files that stand still would take all of them. Kernels before
-        // 5.15 cannot be asked for more.
-        let _ = ring.uring.submitter().register_iowq_max_workers(&mut [depth, 0]);
         let (registered, refused) = ring.register(arenas);
         Ok((ring, registered, refused))
     }

@@ -160,9 +160,9 @@ fn data_of_a_file_system_that_stands_still_holds_up_its_owner_only() {
     for uring in [true, false] {
         let still = open(&fuse.scratch.0.join("f1"));
         let moving = open(&scratch.0.join("file"));
-        let pool = Lab::pool(PAGE, 64);
+        let pool = Lab::pool(PAGE, 256);
         let buf = || Pieces::from_iter([pool.take().unwrap()]);
-        let disk = Disk::new(&DiskConfig { uring, depth: 32, ..DiskConfig::default() }, &[]);
+        let disk = Disk::new(&DiskConfig { uring, depth: 256, ..DiskConfig::default() }, &[]);
         let other = disk.another();
         let next = |disk: &Disk| loop {
             match disk.poll() {
@@ -183,7 +183,7 @@ fn data_of_a_file_system_that_stands_still_holds_up_its_owner_only() {
             assert!(disk.poll().is_none(), "it stands still");
         }
         fuse.stand_still(false);
-        for _ in 0..16 {
+        for _ in 0..128 {
             assert_eq!(next(&disk).tag, 1);
         }
     }
