@@ -58,6 +58,21 @@ impl Data {
         self.len() == 0
     }
 
+    /// Writes the addresses of the buffers into a list for a system call.
+    pub(crate) fn list_into(&mut self, list: &mut Vec<libc::iovec>) {
+        list.clear();
+        let entry = |base: *mut u8, len| libc::iovec { iov_base: base.cast(), iov_len: len };
+        match self {
+            Data::None => {}
+            Data::Read(pieces) => {
+                list.extend(pieces.iter_mut().map(|piece| entry(piece.as_mut_ptr(), piece.len())))
+            }
+            Data::Write(pieces) => {
+                list.extend(pieces.iter().map(|piece| entry(piece.as_ptr().cast_mut(), piece.len())));
+            }
+        }
+    }
+
     /// After a read of `count` octets: cuts the buffers to them, and gives back those behind.
     pub(crate) fn cut(&mut self, count: usize) {
         if let Data::Read(pieces) = self {

@@ -100,6 +100,17 @@ pub enum Sync {
     All,
 }
 
+impl Sync {
+    /// The flags of a write's system call.
+    pub(crate) fn write_flags(self) -> libc::c_int {
+        match self {
+            Sync::None => 0,
+            Sync::Data => libc::RWF_DSYNC,
+            Sync::All => libc::RWF_SYNC,
+        }
+    }
+}
+
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskStatistics {
@@ -165,12 +176,11 @@ impl Disk {
                 let depth = ring.depth();
                 Disk::by(Means::Uring(ring), Method::Uring { registered, refused }, depth)
             }
-            Err(error) => match Helped::new(config.depth) {
-                Ok(helped) if config.helpers => {
-                    Disk::by(Means::Helped(helped), Method::Helpers(error), config.depth)
-                }
-                _ => Disk::by(Means::Blocking, Method::Blocking, config.depth),
+            Err(error) if config.helpers => match Helped::new(config.depth) {
+                Ok(helped) => Disk::by(Means::Helped(helped), Method::Helpers(error), config.depth),
+                Err(_) => Disk::by(Means::Blocking, Method::Blocking, config.depth),
             },
+            Err(_) => Disk::by(Means::Blocking, Method::Blocking, config.depth),
         }
     }
 

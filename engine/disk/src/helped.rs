@@ -96,19 +96,11 @@ impl Helped {
         let Some(index) = self.free.pop() else { unreachable!("more operations than slots") };
         let slot = &mut self.slots[index as usize];
         (slot.tag, slot.data) = (work.tag, work.data);
-        slot.list.clear();
-        let what = match &mut slot.data {
+        slot.data.list_into(&mut slot.list);
+        let what = match &slot.data {
             Data::None => Kind::Sync,
-            Data::Read(pieces) => {
-                let list = pieces.iter_mut().map(|piece| (piece.as_mut_ptr(), piece.len()));
-                slot.list.extend(list.map(|(base, len)| libc::iovec { iov_base: base.cast(), iov_len: len }));
-                Kind::Read
-            }
-            Data::Write(pieces) => {
-                let list = pieces.iter().map(|piece| (piece.as_ptr().cast_mut(), piece.len()));
-                slot.list.extend(list.map(|(base, len)| libc::iovec { iov_base: base.cast(), iov_len: len }));
-                Kind::Write
-            }
+            Data::Read(_) => Kind::Read,
+            Data::Write(_) => Kind::Write,
         };
         let job = Job {
             what,
@@ -177,18 +169,13 @@ impl Job {
     }
 
     fn transfer(&self) -> Result<u32, Errno> {
-        let flags = match self.sync {
-            Sync::None => 0,
-            Sync::Data => libc::RWF_DSYNC,
-            Sync::All => libc::RWF_SYNC,
-        };
         let file = self.file.as_raw_fd();
         // SAFETY: the list has `count` addresses of buffers, which are not accessed elsewhere until this job is over (invariant of
         // `Helped::slots`). Those of a read may be written. The file is open as long as the job has it.
         let moved = unsafe {
             match self.what {
                 Kind::Read => libc::preadv2(file, self.list, self.count, self.offset, 0),
-                _ => libc::pwritev2(file, self.list, self.count, self.offset, flags),
+                _ => libc::pwritev2(file, self.list, self.count, self.offset, self.sync.write_flags()),
             }
         };
         u32::try_from(moved).map_err(|_| system::last())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
-use stag_memory::{Arena, ArenaId, Location};
+use stag_memory::{Arena, ArenaId, Buf, Location, Shared};
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
 use crate::disk::{Sync, Work};
@@ -161,34 +161,16 @@ impl Ring {
     /// The submission queue's entry of a slot.
     fn entry(&mut self, index: u32, file: Fd, offset: u64, sync: Sync) -> squeue::Entry {
         let slot = &mut self.slots[index as usize];
-        let mut single = None;
-        slot.list.clear();
-        let flags = match sync {
-            Sync::None => 0,
-            Sync::Data => libc::RWF_DSYNC,
-            Sync::All => libc::RWF_SYNC,
-        };
-        match &mut slot.data {
+        let flags = sync.write_flags();
+        slot.data.list_into(&mut slot.list);
+        let single = match &slot.data {
             Data::None => {
                 let flags = if sync == Sync::All { FsyncFlags::empty() } else { FsyncFlags::DATASYNC };
                 return opcode::Fsync::new(file).flags(flags).build();
             }
-            Data::Read(pieces) => {
-                for piece in pieces {
-                    single = slot.list.is_empty().then(|| piece.location());
-                    slot.list.push(libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() });
-                }
-            }
-            Data::Write(pieces) => {
-                for piece in pieces {
-                    single = slot.list.is_empty().then(|| piece.location());
-                    slot.list.push(libc::iovec {
-                        iov_base: piece.as_ptr().cast_mut().cast(),
-                        iov_len: piece.len(),
-                    });
-                }
-            }
-        }
+            Data::Read(pieces) => pieces.first().filter(|_| pieces.len() == 1).map(Buf::location),
+            Data::Write(pieces) => pieces.first().filter(|_| pieces.len() == 1).map(Shared::location),
+        };
         let nothing = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let (list, count) = (slot.list.as_ptr(), slot.list.len() as u32);
         let first = slot.list.first().copied().unwrap_or(nothing);
