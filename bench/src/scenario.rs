@@ -186,7 +186,7 @@ pub struct Scenario {
     pub offsets: Offsets,
     /// Octets of all files together; a block for each Call outstanding if it is not said.
     pub working_set: Option<u64>,
-    /// Files of each connection.
+    /// Files of each connection; of an operation on names, those of each client core, which has 1,000 at least.
     pub files: usize,
     /// When Calls start. `None`: closed loop, each when another has ended.
     pub arrivals: Option<Arrivals>,
@@ -306,10 +306,15 @@ impl Scenario {
         self.operation == operation || self.mix.iter().any(|share| share.operation == operation)
     }
 
+    /// Files with data that each connection has.
+    fn files_of_connection(&self) -> usize {
+        if self.operation.has_names() { 1 } else { self.files.max(1) }
+    }
+
     /// Blocks that each file of a connection has: one for each Call outstanding if no working set is wanted.
     #[must_use]
     pub fn blocks_of_file(&self) -> usize {
-        let files = self.files.max(1);
+        let files = self.files_of_connection();
         match self.working_set {
             None => self.depth.max(1).div_ceil(files),
             Some(octets) => {
@@ -322,7 +327,7 @@ impl Scenario {
     /// Octets of the files that one connection works on.
     #[must_use]
     pub fn files_len(&self) -> usize {
-        self.files.max(1) * self.blocks_of_file() * self.block_len()
+        self.files_of_connection() * self.blocks_of_file() * self.block_len()
     }
 
     /// Credits that one connection needs.

@@ -11,7 +11,9 @@ use stag::memory::Pool;
 use stag::nfs::export::Export;
 use stag::rpc::Pools;
 use stag::runtime::ReactorId;
-use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, stable_fsid};
+use stag::stores::directory::{
+    DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, has_stable_storage, stable_fsid,
+};
 
 use super::mounts::Mounts;
 use super::plan::Plan;
@@ -104,7 +106,7 @@ impl Directories {
             fsid: stable_fsid(&export.access.path),
             objects_max: room.objects as usize,
             descriptors_max: room.descriptors,
-            sync: export.sync,
+            sync: export.sync && has_stable_storage(Path::new(&export.directory)),
             locks_below: export.locks_below,
             verifier,
             ..self.config.clone()

@@ -16,7 +16,7 @@ use super::{Client, TIMEOUT};
 use crate::opened::Opened;
 use crate::scenario::{LISTING_LEN, MeasuredOperation, Scenario};
 
-/// Files of a client core at least.
+/// Files of a client core at least, if the scenario has not more.
 const FILES_MIN: usize = 1000;
 
 /// Modes that SETATTR sets in turn.
@@ -25,7 +25,10 @@ const MODES: [u32; 2] = [0o600, 0o640];
 /// How many files a client core has: more than Calls can be at.
 #[must_use]
 pub fn files(scenario: &Scenario) -> usize {
-    if scenario.operation.has_names() { FILES_MIN.max(2 * scenario.depth * scenario.connections) } else { 0 }
+    if !scenario.operation.has_names() {
+        return 0;
+    }
+    FILES_MIN.max(scenario.files).max(2 * scenario.depth * scenario.connections)
 }
 
 /// What a client core works on.

@@ -3,11 +3,12 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use rustix::fs::{fdatasync, fsync};
-use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv, preadv2, pwritev2};
 
 use smallvec::SmallVec;
+use stag_memory::Buf;
 
-use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
+use crate::completion::{Data, DiskCompletion, PIECES_USUAL, Pieces};
 use crate::disk::{Sync, Work};
 use crate::file::DiskFile;
 
@@ -24,36 +25,47 @@ pub(crate) fn run(mut work: Work, file: &DiskFile) -> DiskCompletion {
 
 /// What came of a read that does not wait.
 pub(crate) enum Cached {
-    /// It is done.
-    All,
+    /// It is done; so many octets.
+    All(usize),
     /// A device has to be asked, for a part at least; or it failed.
     NotAll,
     /// The file system does not tell.
     Unknown,
 }
 
-/// Fills the buffers of a read, if all of it is in memory.
-pub(crate) fn read_cached(work: &mut Work, file: &DiskFile) -> Cached {
-    let wanted = work.data.len();
-    let Data::Read(pieces) = &mut work.data else { return Cached::NotAll };
-    let mut slices: SmallVec<[IoSliceMut<'_>; PIECES_USUAL]> =
-        pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-    match preadv2(file, &mut slices, work.offset, ReadWriteFlags::NOWAIT) {
-        Ok(count) if count == wanted => Cached::All,
+/// Fills the buffers, if all that they hold is in memory.
+pub(crate) fn read_cached(pieces: &mut Pieces<Buf>, file: &DiskFile, offset: u64) -> Cached {
+    let wanted: usize = pieces.iter().map(Buf::len).sum();
+    match preadv2(file, &mut slices(pieces), offset, ReadWriteFlags::NOWAIT) {
+        Ok(count) if count == wanted => Cached::All(count),
         Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Cached::Unknown,
         _ => Cached::NotAll,
     }
+}
+
+/// Fills the buffers. The file is in memory.
+pub(crate) fn read(pieces: &mut Pieces<Buf>, file: &DiskFile, offset: u64) -> Result<usize, Errno> {
+    loop {
+        // The kernel takes longer to read a list, even if it is of one.
+        let result = match &mut pieces[..] {
+            [piece] => pread(file, &mut piece[..], offset),
+            _ => preadv(file, &mut slices(pieces), offset),
+        };
+        if !matches!(result, Err(Errno::INTR)) {
+            return result;
+        }
+    }
+}
+
+fn slices(pieces: &mut Pieces<Buf>) -> SmallVec<[IoSliceMut<'_>; PIECES_USUAL]> {
+    pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect()
 }
 
 fn once(work: &mut Work, file: &DiskFile) -> Result<usize, Errno> {
     match &mut work.data {
         Data::None if work.sync == Sync::All => fsync(file).map(|()| 0),
         Data::None => fdatasync(file).map(|()| 0),
-        Data::Read(pieces) => {
-            let mut slices: SmallVec<[IoSliceMut<'_>; PIECES_USUAL]> =
-                pieces.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
-            preadv(file, &mut slices, work.offset)
-        }
+        Data::Read(pieces) => read(pieces, file, work.offset),
         Data::Write(pieces) => {
             let slices: SmallVec<[IoSlice<'_>; PIECES_USUAL]> =
                 pieces.iter().map(|piece| IoSlice::new(piece)).collect();

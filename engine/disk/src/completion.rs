@@ -76,13 +76,18 @@ impl Data {
     /// After a read of `count` octets: cuts the buffers to them, and gives back those behind.
     pub(crate) fn cut(&mut self, count: usize) {
         if let Data::Read(pieces) = self {
-            let mut left = count;
-            for piece in pieces.iter_mut() {
-                let len = piece.len().min(left);
-                piece.shrink_to(len);
-                left -= len;
-            }
-            pieces.retain(|piece| !piece.is_empty());
+            cut(pieces, count);
         }
     }
+}
+
+/// Cuts buffers to the `count` octets that were read into them, and gives back those behind.
+pub(crate) fn cut(pieces: &mut Pieces<Buf>, count: usize) {
+    let mut left = count;
+    for piece in pieces.iter_mut() {
+        let len = piece.len().min(left);
+        piece.shrink_to(len);
+        left -= len;
+    }
+    pieces.retain(|piece| !piece.is_empty());
 }

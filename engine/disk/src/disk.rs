@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
 use crate::blocking::{self, Cached};
-use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces};
+use crate::completion::{Data, DiskCompletion, DiskRefused, Pieces, cut};
 use crate::file::DiskFile;
 use crate::helped::Helped;
 use crate::ring::Ring;
@@ -81,8 +81,8 @@ pub enum AtOnce {
     /// None: io_uring does them, or helper threads. For files that another machine or process answers for.
     #[default]
     None,
-    /// Reads of what is in memory already: they are tried by a system call that does not wait. All else is done as with
-    /// [`AtOnce::None`]. For files on local devices.
+    /// [`Disk::read_at_once`] tries by a system call that does not wait, and reads what is in memory already. All else is done as
+    /// with [`AtOnce::None`]. For files on local devices.
     CachedReads,
     /// All, by plain system calls. For files that are in memory ([`system::is_in_memory`](crate::system::is_in_memory)): no device
     /// holds such a call up, while the ring takes longer to read them, and hands each write to another thread.
@@ -226,12 +226,7 @@ impl Disk {
     /// Which of this owner's operations are done as they are begun.
     #[must_use]
     pub fn at_once(&self) -> AtOnce {
-        let operations = self.shared.borrow();
-        match operations.means {
-            Means::Uring(_) | Means::Helped(_) => operations.owners[self.owner as usize].at_once,
-            Means::Blocking => AtOnce::All,
-            Means::Stepped(_) => AtOnce::None,
-        }
+        self.shared.borrow().at_once(self.owner)
     }
 
     /// How it works.
@@ -291,7 +286,41 @@ impl Disk {
         self.begin(Work { tag, offset: 0, sync, data: Data::None }, file)
     }
 
-    fn begin(&self, mut work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
+    /// Fills `pieces` from `offset` of `file`, and cuts them to what was read, if no device has to be waited for: see [`AtOnce`].
+    /// Gives the octets read. `None`: [`Disk::read`] has to do it.
+    pub fn read_at_once(
+        &self,
+        file: &DiskFile,
+        offset: u64,
+        pieces: &mut Pieces<Buf>,
+    ) -> Option<Result<u32, Errno>> {
+        let operations = &mut *self.shared.borrow_mut();
+        let at_once = operations.at_once(self.owner);
+        let result = match at_once {
+            AtOnce::None => return None,
+            AtOnce::All => blocking::read(pieces, file, offset),
+            AtOnce::CachedReads => {
+                operations.statistics.system_calls += 1;
+                match blocking::read_cached(pieces, file, offset) {
+                    Cached::All(count) => Ok(count),
+                    Cached::NotAll => return None,
+                    // Of this file system it is not asked again.
+                    Cached::Unknown => {
+                        operations.owners[self.owner as usize].at_once = AtOnce::None;
+                        return None;
+                    }
+                }
+            }
+        };
+        let statistics = &mut operations.statistics;
+        statistics.reads += 1;
+        statistics.system_calls += u64::from(at_once == AtOnce::All);
+        statistics.failures += u64::from(result.is_err());
+        cut(pieces, result.unwrap_or(0));
+        Some(result.map(|count| count as u32))
+    }
+
+    fn begin(&self, work: Work, file: &Arc<DiskFile>) -> Result<(), DiskRefused> {
         let operations = &mut *self.shared.borrow_mut();
         if operations.left(self.owner) == 0 {
             return Err(DiskRefused(work.data));
@@ -305,21 +334,6 @@ impl Disk {
         operations.outstanding += 1;
         let owner = &mut operations.owners[self.owner as usize];
         owner.outstanding += 1;
-        let waits = matches!(operations.means, Means::Uring(_) | Means::Helped(_));
-        if waits && owner.at_once == AtOnce::CachedReads && matches!(work.data, Data::Read(_)) {
-            operations.statistics.system_calls += 1;
-            match blocking::read_cached(&mut work, file) {
-                Cached::All => {
-                    let result = Ok(work.data.len() as u32);
-                    let completion = DiskCompletion { tag: work.tag, result, data: work.data };
-                    operations.complete(self.owner, completion);
-                    return Ok(());
-                }
-                Cached::NotAll => {}
-                // Of this file system it is not asked again.
-                Cached::Unknown => owner.at_once = AtOnce::None,
-            }
-        }
         let is_at_once = owner.at_once == AtOnce::All;
         let left = match &mut operations.means {
             Means::Uring(ring) if !is_at_once => {
@@ -360,12 +374,6 @@ impl Disk {
         }
         operations.next_done(self.owner)
     }
-
-    /// The next of this owner's operations that was over when it was begun, or that [`Disk::poll`] has heard of. The kernel is not
-    /// asked.
-    pub fn poll_done(&self) -> Option<DiskCompletion> {
-        self.shared.borrow_mut().next_done(self.owner)
-    }
 }
 
 impl Drop for Disk {
@@ -380,6 +388,15 @@ impl Drop for Disk {
 }
 
 impl Operations {
+    /// Which operations of an owner are done as they are begun.
+    fn at_once(&self, owner: u32) -> AtOnce {
+        match self.means {
+            Means::Uring(_) | Means::Helped(_) => self.owners[owner as usize].at_once,
+            Means::Blocking => AtOnce::All,
+            Means::Stepped(_) => AtOnce::None,
+        }
+    }
+
     fn left(&self, owner: u32) -> u32 {
         // It may begin one as long as more than it has are free, and each that it begins counts on both sides.
         (self.depth - self.outstanding).saturating_sub(self.owners[owner as usize].outstanding).div_ceil(2)

@@ -412,6 +412,9 @@ fn what_is_immediate_is_done_as_it_is_begun() {
         disk.read(3, &file, 0, one(pool.take_len(3).unwrap())).unwrap();
         assert_eq!(disk.statistics().system_calls, 3);
         assert_eq!(octets(disk.poll().expect("it is over")), b"now");
+        let mut pieces = one(pool.take_len(9).unwrap());
+        assert_eq!(disk.read_at_once(&file, 1, &mut pieces), Some(Ok(2)));
+        assert_eq!((&pieces[0][..], disk.statistics().system_calls), (&b"ow"[..], 4));
         // Each owner for itself, and only for as long as it is so.
         other.write(4, &file, 3, one(filled(&pool, b" or")), Sync::None).unwrap();
         assert_eq!(octets_of(wait(&other)), 3);
@@ -422,7 +425,7 @@ fn what_is_immediate_is_done_as_it_is_begun() {
     });
 }
 
-/// A read of what is in memory is over when it was begun, where the file system tells; what is not in memory is read all the same.
+/// A read of what is in memory is done at once, where the file system tells; what is not in memory is read all the same.
 #[test]
 fn reads_of_what_is_in_memory_do_not_wait() {
     each_way(|disk, pool| {
@@ -432,14 +435,25 @@ fn reads_of_what_is_in_memory_do_not_wait() {
         disk.write(1, &file, 0, one(filled(&pool, b"text")), Sync::All).unwrap();
         assert_eq!(octets_of(wait(&disk)), 4);
         for tag in [2, 3] {
-            disk.read(tag, &file, 0, one(pool.take_len(4).unwrap())).unwrap();
-            let tells = disk.at_once() != AtOnce::None;
-            let completion = disk.poll_done().inspect(|_| assert!(tells)).unwrap_or_else(|| wait(&disk));
-            assert_eq!((completion.tag, &*octets(completion)), (tag, &b"text"[..]));
+            let mut pieces = one(pool.take_len(4).unwrap());
+            match disk.read_at_once(&file, 0, &mut pieces) {
+                Some(read) => assert_eq!((read, &pieces[0][..]), (Ok(4), &b"text"[..])),
+                None => {
+                    disk.read(tag, &file, 0, pieces).unwrap();
+                    let completion = wait(&disk);
+                    assert_eq!((completion.tag, &*octets(completion)), (tag, &b"text"[..]));
+                }
+            }
             // The next one finds nothing in memory, if the file system lets go of it.
             rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
         }
-        // Behind its end.
+        // Behind its end: not all that is asked for is there.
+        let is_blocking = disk.method() == Method::Blocking;
+        let read = disk.read_at_once(&file, 2, &mut one(pool.take_len(4).unwrap()));
+        assert_eq!(read, is_blocking.then_some(Ok(2)));
+        disk.set_at_once(AtOnce::None);
+        let read = disk.read_at_once(&file, 0, &mut one(pool.take_len(4).unwrap()));
+        assert_eq!(read.is_some(), is_blocking);
         disk.read(4, &file, 2, one(pool.take_len(4).unwrap())).unwrap();
         assert_eq!(octets(wait(&disk)), b"xt");
     });

@@ -30,7 +30,7 @@ pub(super) struct LoadFlags {
     /// Octets of all files together [default: size × depth × connections]
     #[arg(long, value_name = "SIZE", hide = true)]
     working_set: Option<Size>,
-    /// Files of each connection [default: 1]
+    /// Files of each connection [default: 1]; of each client core, for operations on names [default: 1000]
     #[arg(long, value_name = "N", hide = true)]
     files: Option<usize>,
 }
@@ -104,13 +104,12 @@ impl LoadFlags {
             }
             _ => {}
         }
-        let flags = [
-            ("--offsets", self.offsets.is_some()),
-            ("--working-set", self.working_set.is_some()),
-            ("--files", self.files.is_some()),
-        ];
+        let flags = [("--offsets", self.offsets.is_some()), ("--working-set", self.working_set.is_some())];
         if let Some((flag, _)) = flags.iter().find(|(_, is_given)| *is_given && !operation.has_file()) {
-            return refuse(format!("{flag}: it goes with read, write, getattr and mix, which work on files"));
+            return refuse(format!("{flag}: it goes with read, write, getattr and mix, which work on data"));
+        }
+        if self.files.is_some() && !operation.has_file() && !operation.has_names() {
+            return refuse(format!("--files: {} works on no files", operation.name()));
         }
         let files = self.files.unwrap_or(1);
         if !(1..=FILES_MAX).contains(&files) {
@@ -156,6 +155,9 @@ pub(super) fn data(scenario: &Scenario) -> Option<String> {
         0 | 1 => "a file".to_owned(),
         files => format!("{files} files"),
     };
+    if scenario.operation.has_names() {
+        return Some(format!("{} files of each client core", stag_bench::load::files(scenario)));
+    }
     scenario
         .operation
         .has_file()

@@ -69,7 +69,8 @@ pub struct Observed<S> {
     services: S,
     /// By service and procedure.
     procedures: Box<[ProcedureStatistics; SERVICES * PROCEDURES]>,
-    late: HashMap<(usize, Token), LateCall>,
+    /// Calls that are answered later, by numbers that services choose: two look-ups for each.
+    late: HashMap<(usize, Token), LateCall, foldhash::fast::RandomState>,
     /// Late answers that take at least this long are logged.
     slow: Option<Duration>,
     /// The clock in this pass.
@@ -83,7 +84,7 @@ impl<S: Services> Observed<S> {
         Observed {
             services,
             procedures: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
-            late: HashMap::new(),
+            late: HashMap::default(),
             slow: None,
             now: Duration::ZERO,
             complaints: LogLimiter::default(),

@@ -6,10 +6,14 @@
 
 use std::sync::Arc;
 
-use stag_vfs::{Acl, FsError, ObjectId, Stability, UserIdentity, policy};
+use stag_disk::AtOnce;
+use stag_memory::Shared;
+use stag_vfs::{Acl, FsError, ObjectId, ReadDone, Stability, UserIdentity, policy};
 
 use super::DirectoryStore;
+use super::kernel::File;
 use super::object::{Stat, status};
+use super::seen::Seen;
 use super::transfer::Asked;
 use super::tree::Tree;
 
@@ -26,16 +30,26 @@ fn access_acl(
     if matters { tree.access_acl(object, found.ctime) } else { Ok(None) }
 }
 
+/// Opens a file that `user` may read, as it was `seen`; and says how long it is.
+#[inline]
+fn open_to_read(
+    tree: &mut Tree,
+    seen: &mut Seen,
+    keeps_lists: bool,
+    user: &UserIdentity,
+    object: ObjectId,
+) -> Result<(File, u64), FsError> {
+    let (index, found) = seen.find_stat(tree, object)?;
+    policy::check_is_file(found.kind)?;
+    let acl = access_acl(tree, keeps_lists, user, object, found)?;
+    policy::admit_read(user, &found.guarded(), || acl.as_deref())?;
+    Ok((tree.reopen(index, false).map_err(status)?, found.size))
+}
+
 impl DirectoryStore {
     /// Admits or refuses the transfers that were asked for: what a file is counts for all of them that are there now. What
     /// changes names or attributes admits first those that came before it.
     pub(super) fn admit(&mut self) {
-        self.admit_asked();
-        self.asked.clear();
-    }
-
-    /// As [`DirectoryStore::admit`]; what the files are is still known afterwards.
-    pub(super) fn admit_asked(&mut self) {
         if self.transfers.has_asked() {
             // The operation in hand goes on with its own answers.
             let answers = self.kernel.take_answers();
@@ -43,6 +57,7 @@ impl DirectoryStore {
                 self.admit_one(asked);
             }
             self.kernel.resume(answers);
+            self.asked.clear();
         }
     }
 
@@ -51,13 +66,36 @@ impl DirectoryStore {
         Asked { index: transfer, object, user, .. }: &Asked,
     ) -> Result<(), FsError> {
         let tree = self.tree.get_mut();
-        let (index, found) = self.asked.find_stat(tree, *object)?;
-        policy::check_is_file(found.kind)?;
-        let acl = access_acl(tree, self.keeps_lists, user, *object, &found)?;
-        policy::admit_read(user, &found.guarded(), || acl.as_deref())?;
-        let file = tree.reopen(index, false).map_err(status)?;
-        self.transfers.admit_read(*transfer, file, found.size);
+        let (file, size) = open_to_read(tree, &mut self.asked, self.keeps_lists, user, *object)?;
+        self.transfers.admit_read(*transfer, file, size);
         Ok(())
+    }
+
+    /// Does a READ, if neither the file system nor a device has to be waited for. `None`: it has to be asked for.
+    pub(super) fn read_now(
+        &mut self,
+        user: &UserIdentity,
+        object: ObjectId,
+        (offset, count): (u64, u32),
+        pieces: &mut Vec<Shared>,
+    ) -> Option<Result<ReadDone, FsError>> {
+        if self.transfers.disk().at_once() == AtOnce::None || self.kernel.has_answers() {
+            return None;
+        }
+        // What came before it is begun before it.
+        self.admit();
+        // What the file was just before it was read is what its reader is told of it.
+        let seen = self.finished.get_mut();
+        seen.clear();
+        let opened = open_to_read(self.tree.get_mut(), seen, self.keeps_lists, user, object);
+        if self.kernel.take_missing().is_some() {
+            seen.clear();
+            return None;
+        }
+        match opened {
+            Ok((file, size)) => self.transfers.read_now(&file, size, (offset, count), pieces),
+            Err(error) => Some(Err(error)),
+        }
     }
 
     pub(super) fn admit_write(&mut self, asked: &Asked, stable: Stability) -> Result<(), FsError> {
@@ -65,7 +103,7 @@ impl DirectoryStore {
         let tree = self.tree.get_mut();
         let (index, found) = self.asked.find_stat(tree, *object)?;
         policy::check_is_file(found.kind)?;
-        let acl = access_acl(tree, self.keeps_lists, user, *object, &found)?;
+        let acl = access_acl(tree, self.keeps_lists, user, *object, found)?;
         policy::admit_write(user, &found.guarded(), || acl.as_deref())?;
         if self.transfers.end_if_empty(*transfer) {
             return Ok(());

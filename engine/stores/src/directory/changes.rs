@@ -119,7 +119,7 @@ pub(super) struct Outcome {
     /// What has to be on stable storage now.
     pub(super) targets: ArrayVec<(ObjectId, File), 2>,
     /// What objects are after it, as far as that was asked for.
-    pub(super) after: ArrayVec<(ObjectId, Option<Stat>), 2>,
+    pub(super) after: Vec<(ObjectId, Option<Stat>)>,
 }
 
 /// An object that was made, open to be looked at; a file, to be read and written.

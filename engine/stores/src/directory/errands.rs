@@ -70,7 +70,7 @@ pub(super) struct Changing {
 pub(super) struct Ended {
     pub(super) result: Result<Finished, FsError>,
     pub(super) targets: ArrayVec<super::syncs::Target, 2>,
-    pub(super) after: ArrayVec<(ObjectId, Option<super::object::Stat>), 2>,
+    pub(super) after: Vec<(ObjectId, Option<super::object::Stat>)>,
 }
 
 pub(super) struct Errands {

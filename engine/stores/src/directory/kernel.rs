@@ -473,7 +473,7 @@ impl Question {
         let at = &self.at;
         match self.what {
             What::Stat => object::stat(&**at).map(Answer::Stat),
-            What::StatAt => object::stat_at(at.as_fd(), &self.name).map(Answer::Stat),
+            What::StatAt => object::stat_at(at.as_fd(), &*self.name).map(Answer::Stat),
             What::Identify => identify(at, &self.name, marks, bin.cloned()).map(Answer::Identified),
             What::Reopen(how) => reopen(at, how, self.aside.as_ref(), marks)
                 .map(|opened| Answer::File(Arc::new(DiskFile::new(opened, bin.cloned())))),

@@ -13,7 +13,7 @@ use super::object::{Stat, object_id, open_with, stat, stat_at, status};
 use super::tree::{Index, ROOT, Tree};
 
 /// Octets of entries that the kernel gives at a time.
-const CHUNK_LEN: usize = 16 << 10;
+const CHUNK_LEN: usize = 4 << 10;
 
 /// The same for a helper: not much more than what a client asks for.
 const ASKED_CHUNK_LEN: usize = 8 << 10;
@@ -80,7 +80,7 @@ fn list_now(
                 };
                 (tree.id(index), attributes)
             }
-            name if start.attributes => match tree.glance(index, name) {
+            _ if start.attributes => match tree.glance(index, entry.file_name()) {
                 Ok((object, found)) => (object, Some(found)),
                 // Another file system, or gone by now: its name only.
                 Err(_) => (ObjectId { fileid: entry.ino(), generation: 0 }, None),
@@ -178,7 +178,7 @@ pub(super) fn read_chunk(
 
 /// What a name is.
 fn glance(directory: impl AsFd, name: &CStr, marks: &Marks) -> Result<(ObjectId, Stat), Errno> {
-    let found = stat_at(directory.as_fd(), name.to_bytes())?;
+    let found = stat_at(directory.as_fd(), name)?;
     if found.place() != marks.place {
         return Err(Errno::XDEV);
     }

@@ -10,7 +10,7 @@
 //! whose file has no lock any more is closed a moment later, so that a lock that is tried again and again does not open the file each
 //! time. If the last locks of a file cannot be given back, it is closed at once, which ends them.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::AsFd;
 use std::time::Duration;
 
@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use stag_disk::system::{DescriptionLock, find_lock, set_lock};
 use stag_vfs::{FsError, ObjectId, OctetLock};
 
+use super::NumberMap;
 use super::kernel::File;
 use super::object::status;
 use super::segments::{LockKind, LockPiece, Segments};
@@ -36,7 +37,7 @@ const TRIES_MAX: u32 = 3;
 
 /// The files that have locks.
 pub(super) struct LockedFiles {
-    files: HashMap<ObjectId, LockedFile>,
+    files: NumberMap<ObjectId, LockedFile>,
     files_max: usize,
 }
 
@@ -180,7 +181,7 @@ impl LockedFiles {
     /// Takes its share of the descriptors that a store may keep open, if it locks files at all.
     pub(super) fn new(descriptors: usize, locks_files: bool) -> LockedFiles {
         let files_max = if locks_files { (descriptors / DESCRIPTORS_SHARE).min(FILES_MAX) } else { 0 };
-        LockedFiles { files: HashMap::new(), files_max }
+        LockedFiles { files: NumberMap::default(), files_max }
     }
 
     /// Descriptors that it may keep.

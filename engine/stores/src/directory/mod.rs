@@ -67,6 +67,7 @@ mod writing;
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -95,7 +96,7 @@ use locks::LockedFiles;
 use object::{is_read_only, status};
 use seen::Seen;
 use surroundings::ExportPlace;
-pub use surroundings::{HandleWeakness, handle_weakness};
+pub use surroundings::{HandleWeakness, handle_weakness, has_stable_storage};
 use syncs::{Syncs, Target};
 use ticket::Work;
 use transfer::Transfers;
@@ -103,6 +104,9 @@ use tree::{Limits, ROOT, Tree};
 use unsynced::Unsynced;
 pub use verifier::WriteVerifier;
 use writing::Writing;
+
+/// What is kept by the numbers that the kernel gives objects. They are hashed by each Call, and clients cannot choose them.
+type NumberMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
 
 /// The largest file, in bytes: what a kernel's offset can say.
 const FILE_LEN_MAX: u64 = i64::MAX as u64;
@@ -383,7 +387,8 @@ impl Store for DirectoryStore {
         if let Some(told) = self.told_of(object) {
             return told;
         }
-        let found = self.finished.borrow_mut().find_stat(&mut self.tree.borrow_mut(), object);
+        let mut finished = self.finished.borrow_mut();
+        let found = finished.find_stat(&mut self.tree.borrow_mut(), object);
         if self.kernel.take_missing().is_some() {
             return None;
         }
@@ -597,19 +602,11 @@ impl Store for DirectoryStore {
         pieces: &mut Vec<Shared>,
         _: Timestamp,
     ) -> ChangeStep<ReadDone> {
+        if let Some(read) = self.read_now(user, object, (offset, count), pieces) {
+            return Ok(Progress::Done(read?));
+        }
         let ticket = self.transfers.read(object, *user, offset, count)?;
-        if self.transfers.disk().at_once() != AtOnce::None {
-            self.admit_asked();
-            // What the file was just before it was read is what its reader is told of it.
-            std::mem::swap(&mut self.asked, self.finished.get_mut());
-            self.asked.clear();
-            if self.transfers.take_done(ticket) {
-                return match self.finish(ticket, pieces)? {
-                    Finished::Read(done) => Ok(Progress::Done(done)),
-                    _ => Err(FsError::Fault.into()),
-                };
-            }
-        } else if self.transfers.has_many_asked() {
+        if self.transfers.has_many_asked() {
             self.admit();
         }
         Ok(Progress::Later(ticket))

@@ -10,6 +10,7 @@ use rustix::fs::{
     StatxTimestamp, fstatvfs, ioctl_getflags, linkat, openat, openat2, statx,
 };
 use rustix::io::Errno;
+use rustix::path::Arg;
 use stag_disk::system::{self, FileHandle};
 use stag_vfs::{DeviceId, FsError, Guarded, ObjectId, ObjectKind, ObjectStat, Timestamp};
 
@@ -54,7 +55,7 @@ pub(super) fn stat_path(path: &Path) -> Result<Stat, Errno> {
 }
 
 /// What `name` in `directory` is; a symbolic link is itself.
-pub(super) fn stat_at(directory: BorrowedFd<'_>, name: &[u8]) -> Result<Stat, Errno> {
+pub(super) fn stat_at(directory: BorrowedFd<'_>, name: impl Arg) -> Result<Stat, Errno> {
     let flags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
     statx(directory, name, flags, WANTED).and_then(|found| Stat::new(&found))
 }

@@ -36,23 +36,27 @@ impl Seen {
     }
 
     /// As [`Tree::find_stat`], which is called if the file is not known.
-    pub(super) fn find_stat(&mut self, tree: &mut Tree, object: ObjectId) -> Result<(Index, Stat), FsError> {
-        if let Some(seen) = self.files.iter_mut().find(|seen| seen.object == object) {
+    pub(super) fn find_stat(&mut self, tree: &mut Tree, object: ObjectId) -> Result<(Index, &Stat), FsError> {
+        if let Some(at) = self.files.iter().position(|seen| seen.object == object) {
+            let seen = &mut self.files[at];
             if seen.departures != tree.departures() {
                 seen.index = tree.find(object)?;
                 seen.departures = tree.departures();
             }
-            return Ok((seen.index, seen.found));
+            return Ok((seen.index, &seen.found));
         }
         let (index, found) = tree.find_stat(object)?;
         let seen = SeenFile { object, found, index, departures: tree.departures() };
-        if self.files.len() < SEEN_MAX {
+        let at = if self.files.len() < SEEN_MAX {
             self.files.push(seen);
+            self.files.len() - 1
         } else {
-            self.files[self.next] = seen;
-            self.next = (self.next + 1) % SEEN_MAX;
-        }
-        Ok((index, found))
+            let at = self.next;
+            self.files[at] = seen;
+            self.next = (at + 1) % SEEN_MAX;
+            at
+        };
+        Ok((index, &self.files[at].found))
     }
 }
 

@@ -449,11 +449,9 @@ impl DirectoryStore {
                 Errand::Change(mut changing) => {
                     changing.ended = Some(match (changing.note.take(), done) {
                         (Some(note), Some(Done::Changed(outcome))) => self.note(note, *outcome),
-                        _ => Ended {
-                            result: Err(FsError::Fault),
-                            targets: ArrayVec::new(),
-                            after: ArrayVec::new(),
-                        },
+                        _ => {
+                            Ended { result: Err(FsError::Fault), targets: ArrayVec::new(), after: Vec::new() }
+                        }
                     });
                     self.finished.get_mut().clear();
                     self.verifier.note_change();

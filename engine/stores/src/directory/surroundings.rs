@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use stag_vfs::FsError;
 
+use super::kernel::is_memory_kind;
 use super::object::{Naming, Stat, stat};
 
 /// The kernel's number for overlay file systems.
@@ -54,6 +55,14 @@ pub fn handle_weakness(path: &Path) -> Result<Option<HandleWeakness>, Errno> {
         Naming::Birth if kind == OVERLAYFS => Some(HandleWeakness::CopyUp),
         Naming::Birth => stat(&root)?.born().is_none().then_some(HandleWeakness::NumberOnly),
     })
+}
+
+/// Whether the directory at `path` may be on stable storage. What is in a tmpfs or a ramfs is not, and there a sync does nothing:
+/// [`DirectoryConfig::sync`](super::DirectoryConfig::sync) would only take time.
+#[must_use]
+pub fn has_stable_storage(path: &Path) -> bool {
+    let flags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+    openat(CWD, path, flags, Mode::empty()).map_or(true, |root| !is_memory_kind(&root))
 }
 
 /// Where an exported directory was when it was opened.

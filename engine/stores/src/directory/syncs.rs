@@ -5,12 +5,13 @@
 //! misses, so it waits for the next one, which all such Calls share: many Calls on one directory cost as many syncs as
 //! the disk can do one after the other, not one each.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use rustix::io::Errno;
 use stag_disk::{Disk, Sync};
 use stag_vfs::FsError;
 
+use super::NumberMap;
 use super::kernel::File;
 use super::object::status;
 use super::verifier::{LossCount, WriteVerifier};
@@ -22,7 +23,7 @@ pub(super) struct Syncs {
     disk: Disk,
     objects: Vec<Object>,
     free_objects: Vec<u32>,
-    by_fileid: HashMap<u64, u32>,
+    by_fileid: NumberMap<u64, u32>,
     /// Objects whose next sync can begin.
     due: VecDeque<u32>,
     waits: Vec<Option<Wait>>,
@@ -56,7 +57,7 @@ impl Syncs {
             disk,
             objects: Vec::new(),
             free_objects: Vec::new(),
-            by_fileid: HashMap::new(),
+            by_fileid: NumberMap::default(),
             due: VecDeque::new(),
             waits: Vec::new(),
             free_waits: Vec::new(),

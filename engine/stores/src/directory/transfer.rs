@@ -107,6 +107,12 @@ enum What {
     Write(Stability),
 }
 
+/// Octets of a READ of `len` that are there, if the file ends at `size`.
+fn len_there(size: u64, offset: u64, len: usize) -> usize {
+    let left = size.saturating_sub(offset);
+    len.min(usize::try_from(left).unwrap_or(usize::MAX))
+}
+
 impl Transfers {
     /// Transfers by `disk`, with buffers of `pool`; READs take at most `reading_max` octets of them.
     pub(super) fn new(
@@ -244,10 +250,53 @@ impl Transfers {
     /// Begins a READ of a file that ends at `size`.
     pub(super) fn admit_read(&mut self, index: u32, file: File, size: u64) {
         let Some(transfer) = self.slots[index as usize].as_mut() else { return };
-        let left = size.saturating_sub(transfer.offset);
-        transfer.len = transfer.len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        transfer.len = len_there(size, transfer.offset, transfer.len);
         transfer.what = What::Read { size };
         self.admit(index, file);
+    }
+
+    /// Does a READ of a file that ends at `size`, if that waits for no device and there is memory for all of it.
+    pub(super) fn read_now(
+        &mut self,
+        file: &File,
+        size: u64,
+        (offset, count): (u64, u32),
+        pieces: &mut Vec<Shared>,
+    ) -> Option<Result<ReadDone, FsError>> {
+        let len = len_there(size, offset, count as usize);
+        if len == 0 {
+            return Some(Ok(ReadDone { count: 0, eof: offset >= size }));
+        }
+        let mut bufs: Pieces<Buf> = Pieces::new();
+        if self.room(offset, len) < len || !self.pool.take_pieces(len, &mut bufs) {
+            return None;
+        }
+        Some(match self.disk.read_at_once(file, offset, &mut bufs)? {
+            Ok(count) => {
+                pieces.extend(bufs.into_iter().map(Buf::share));
+                self.read_done(file, size, (offset, len), count)
+            }
+            Err(error) => Err(status(error)),
+        })
+    }
+
+    /// What a READ of `len` octets came to that `file` had when it was `size` long, of which `count` were read.
+    fn read_done(
+        &self,
+        file: &File,
+        size: u64,
+        (offset, len): (u64, usize),
+        count: u32,
+    ) -> Result<ReadDone, FsError> {
+        let end = offset + u64::from(count);
+        // Less than there was: the file is shorter by now, or the client has to ask for the rest.
+        let is_short = (count as usize) < len;
+        let size = match is_short && self.kernel.knows_what_is_open() {
+            true => stat(&**file).map_err(status)?.size,
+            false => size,
+        };
+        // Where the size would have to be waited for, the client asks for the rest, and gets nothing.
+        Ok(ReadDone { count, eof: end >= size || count == 0 && is_short })
     }
 
     /// Begins a WRITE, which will be as safe as `stable` says.
@@ -381,16 +430,6 @@ impl Transfers {
         any
     }
 
-    /// Whether a transfer was over, or refused, as soon as it was admitted. Then its end can be fetched.
-    pub(super) fn take_done(&mut self, ticket: Ticket) -> bool {
-        while let Some(completion) = self.disk.poll_done() {
-            self.note_completion(completion);
-        }
-        // It is one of the last.
-        let place = self.done.iter().rposition(|index| Work::Transfer(*index).ticket() == ticket);
-        place.is_some_and(|place| self.done.remove(place).is_some())
-    }
-
     fn harvest(&mut self) {
         while let Some(completion) = self.disk.poll() {
             self.note_completion(completion);
@@ -434,16 +473,7 @@ impl Transfers {
                 if let Data::Read(bufs) = completion.data {
                     pieces.extend(bufs.into_iter().map(Buf::share));
                 }
-                let end = offset + u64::from(count);
-                // Less than there was: the file is shorter by now, or the client has to ask for the rest.
-                let is_short = (count as usize) < len;
-                let size = match is_short && self.kernel.knows_what_is_open() {
-                    true => stat(&*file).map_err(status)?.size,
-                    false => size,
-                };
-                // Where the size would have to be waited for, the client asks for the rest, and gets nothing.
-                let eof = end >= size || count == 0 && is_short;
-                Ok(Finished::Read(ReadDone { count, eof }))
+                self.read_done(&file, size, (offset, len), count).map(Finished::Read)
             }
             What::Write(stable) => match result? {
                 0 if len > 0 => Err(FsError::NoSpace),

@@ -17,8 +17,7 @@ mod above;
 mod acl;
 mod descriptors;
 
-use std::collections::HashMap;
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::rc::Rc;
@@ -29,6 +28,7 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use stag_vfs::{FsError, ObjectId, ObjectKind, Timestamp};
 
+use super::NumberMap;
 use super::kernel::{File, Identified, Kernel, Marks, MayWait, may_wait};
 use super::name_index::NameIndex;
 use super::object::{Naming, Place, Stat, object_id, open_with, stat, stat_at, status};
@@ -66,7 +66,7 @@ pub(super) struct Tree {
     nodes: Vec<Option<Node>>,
     free: Vec<Index>,
     /// A number is of one object at a time.
-    by_fileid: HashMap<u64, Index>,
+    by_fileid: NumberMap<u64, Index>,
     /// All but the root.
     recent: Recent,
     /// Those with descriptors, but for the root.
@@ -184,7 +184,7 @@ impl Tree {
         Ok(Tree {
             nodes: vec![Some(node)],
             free: Vec::new(),
-            by_fileid: HashMap::from([(id.fileid, ROOT)]),
+            by_fileid: NumberMap::from_iter([(id.fileid, ROOT)]),
             recent: Recent::new(),
             with_descriptors: Recent::new(),
             descriptors: 1 + usize::from(mount.is_some()),
@@ -278,7 +278,21 @@ impl Tree {
 
     /// Finds an object, wherever it is by now, and opens it to be looked at.
     pub(super) fn find(&mut self, id: ObjectId) -> Result<Index, FsError> {
-        self.find_as(id, Wanted::Descriptor).map(|(index, _)| index)
+        match self.find_trusted(id) {
+            Some(index) => Ok(index),
+            None => self.find_as(id, Wanted::Descriptor).map(|(index, _)| index),
+        }
+    }
+
+    /// An object that is known, open, and whose name is still believed.
+    #[inline]
+    fn find_trusted(&mut self, id: ObjectId) -> Option<Index> {
+        let index = self.known_as(id).filter(|index| !self.is_closed && self.is_trusted(*index))?;
+        if index != ROOT {
+            self.recent.touch(index);
+            self.with_descriptors.touch(index);
+        }
+        Some(index)
     }
 
     /// Finds an object; and says what it is if that was seen on the way.
@@ -325,12 +339,17 @@ impl Tree {
         self.last_seen.get(id)
     }
 
+    #[inline]
     fn find_stat_now(&mut self, id: ObjectId) -> Result<(Index, Stat), FsError> {
-        let (index, seen) = self.find_as(id, Wanted::Attributes)?;
-        if let Some(found) = seen {
-            return Ok((index, found));
-        }
-        let found = self.kernel.stat(&self.path_fd(index)?).map_err(status)?;
+        let index = match self.find_trusted(id) {
+            Some(index) => index,
+            None => match self.find_as(id, Wanted::Attributes)? {
+                (index, Some(found)) => return Ok((index, found)),
+                (index, None) => index,
+            },
+        };
+        let looked = self.node(index).looked.as_ref().ok_or(FsError::Busy)?;
+        let found = self.kernel.stat(looked).map_err(status)?;
         if found.nlink == 0 {
             self.remove(index);
             return Err(FsError::Stale);
@@ -523,8 +542,7 @@ impl Tree {
         }
         let found = self.kernel.stat_at(&above, name, is_open).map_err(status)?;
         let Some(index) = self.same_as_known(&found) else { return self.enter(directory, name) };
-        let id = self.id(index);
-        self.note(directory, name, id, found.kind);
+        self.note_name(directory, name, index);
         let above = self.node(directory).checked;
         if index != ROOT {
             self.node_mut(index).checked = if directory == ROOT { Some(self.now) } else { above };
@@ -536,19 +554,18 @@ impl Tree {
     }
 
     /// What a name in a directory is that was just found, noted for later but not opened.
-    pub(super) fn glance(&mut self, directory: Index, name: &[u8]) -> Result<(ObjectId, Stat), Errno> {
-        let above = self.node(directory).looked.clone().ok_or(Errno::AGAIN)?;
-        let found = stat_at(above.as_fd(), name)?;
+    pub(super) fn glance(&mut self, directory: Index, text: &CStr) -> Result<(ObjectId, Stat), Errno> {
+        let above = self.node(directory).looked.as_ref().ok_or(Errno::AGAIN)?;
+        let found = stat_at(above.as_fd(), text)?;
+        let name = text.to_bytes();
         if found.place() != self.place() {
             return Err(Errno::XDEV);
         }
         if let Some(index) = self.same_as_known(&found) {
-            let id = self.id(index);
-            self.note(directory, name, id, found.kind);
-            return Ok((id, found));
+            self.note_name(directory, name, index);
+            return Ok((self.id(index), found));
         }
-        let text = CString::new(name).map_err(|_| Errno::INVAL)?;
-        let id = object_id(above.as_fd(), &text, &found, self.kernel.marks().naming)?;
+        let id = object_id(above.as_fd(), text, &found, self.kernel.marks().naming)?;
         self.note(directory, name, id, found.kind);
         Ok((id, found))
     }
@@ -569,13 +586,23 @@ impl Tree {
             Some(index) => index,
             None => self.add(id, kind),
         };
+        self.note_name(directory, name, index);
+        index
+    }
+
+    /// Remembers that a known object has a name.
+    fn note_name(&mut self, directory: Index, name: &[u8], index: Index) {
+        if index == ROOT {
+            return;
+        }
         self.recent.touch(index);
         self.by_name.note(directory, name, index);
+        let kind = self.node(index).kind;
         let names = &self.node(index).names;
         if let Some(at) = names.iter().position(|known| known.directory == directory && *known.name == *name)
         {
             self.node_mut(index).names.swap(0, at);
-            return index;
+            return;
         }
         if kind == ObjectKind::Directory {
             self.drop_names(index);
@@ -585,7 +612,6 @@ impl Tree {
         // The newest first: it is the likeliest to be right.
         self.node_mut(index).names.insert(0, Name { directory, name: name.into() });
         self.node_mut(directory).children += 1;
-        index
     }
 
     /// Whether an object is open that was known under this name: then the kernel has in memory what has the name now.

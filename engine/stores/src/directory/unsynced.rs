@@ -8,9 +8,9 @@
 //! an unstable WRITE to another file becomes a stable one: RFC 1813 section 3.3.7 allows a server to commit more than was asked
 //! for.
 
-use std::collections::HashMap;
 use std::os::fd::AsFd;
 
+use super::NumberMap;
 use super::kernel::File;
 use super::object::stat;
 use super::verifier::{LossCount, WriteVerifier};
@@ -23,7 +23,7 @@ const PLACES_MAX: usize = 512;
 const OTHERS_SHARE: usize = 4;
 
 pub(super) struct Unsynced {
-    files: HashMap<ObjectId, UnsyncedFile>,
+    files: NumberMap<ObjectId, UnsyncedFile>,
     places: usize,
     /// Files that ever had a place: they are numbered in this order.
     count: u64,
@@ -58,7 +58,7 @@ impl Unsynced {
     pub(super) fn new(descriptors: usize, verifier: &WriteVerifier) -> Unsynced {
         let places = (descriptors / OTHERS_SHARE).min(PLACES_MAX);
         // Twice as much as is used, so that the map never grows for what is removed and inserted.
-        let files = HashMap::with_capacity(2 * places);
+        let files = NumberMap::with_capacity_and_hasher(2 * places, Default::default());
         Unsynced { files, places, count: 0, syncs: Vec::new(), failures: LossCount::new(verifier) }
     }
 

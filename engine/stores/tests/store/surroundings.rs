@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use stag_stores::directory::{HandleWeakness, handle_weakness};
+use stag_stores::directory::{HandleWeakness, handle_weakness, has_stable_storage};
 use stag_testing::Scratch;
 use stag_vfs::{FsError, ObjectId, UserIdentity};
 
@@ -242,4 +242,19 @@ fn a_read_only_file_system_is_known() {
         mount(&["-o", remount, &text]);
         assert!(lab.store.is_read_only(), "{remount}");
     }
+}
+
+/// A sync does nothing in a tmpfs; what is not known for that is taken to be on a disk.
+#[test]
+fn a_file_system_in_memory_is_not_stable_storage() {
+    if !has_own_mounts("a_file_system_in_memory_is_not_stable_storage") {
+        return;
+    }
+    let scratch = Scratch::folder();
+    let inner = scratch.0.join("inner");
+    fs::create_dir(&inner).unwrap();
+    assert!(has_stable_storage(Path::new("/proc")));
+    mount(&["-t", "tmpfs", "none", inner.to_str().unwrap()]);
+    assert!(!has_stable_storage(&inner));
+    assert!(has_stable_storage(&inner.join("nothing")), "what is not there");
 }
