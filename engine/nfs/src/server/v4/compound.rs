@@ -590,7 +590,50 @@ fn perform<'a, S: Store + ?Sized>(
     }
 }
 
+/// Keeps a COMPOUND until its store is done.
+#[cold]
+#[inline(never)]
+fn suspend<'a, S: Store + ?Sized>(
+    server: &mut Server<'_, S>,
+    cursor: Cursor<'_>,
+    (waits, resume): (Hold, Option<(Resume, OperationMark, u32)>),
+    operations: &mut Operations<'a, Argument4<'a>>,
+    token: Token,
+) {
+    let counted = suspended_len(&cursor, operations);
+    server.state.suspended += counted;
+    let (left, reader) = (operations.left(), operations.reader());
+    let suspended = Suspended {
+        arguments: reader.rest().to_vec(),
+        counted,
+        position: reader.unreduced_position() as u32,
+        left,
+        reduced: reader.reduced().to_vec(),
+        data: cursor.data.keep(reader.reduced()),
+        asker: cursor.caller.to_owned(),
+        resume,
+        standing: Standing {
+            minor: cursor.minor,
+            current: cursor.current,
+            saved: cursor.saved,
+            states: [cursor.current_state, cursor.saved_state],
+            session: cursor.session,
+            claim: cursor.claim,
+            keeps_reply: cursor.keeps_reply,
+            read_len_max: cursor.room.of_read(TRANSFER_LEN_MAX, true),
+            results: cursor.results,
+            operations_done: cursor.operations_done,
+            has_paid: cursor.has_paid,
+        },
+    };
+    let pending = Pending::Compound(Box::new(suspended));
+    let waiter = Waiter::new(Program::Nfs4, token, cursor.caller.peer);
+    let _ = server.exports.keep(waits, waiter, pending);
+}
+
 /// Ends a COMPOUND, or keeps it until its store is done. `None`: it waits.
+// Inlined, so that its large cursor is not moved.
+#[inline(always)]
 fn end<'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     mut cursor: Cursor<'_>,
@@ -600,35 +643,7 @@ fn end<'a, S: Store + ?Sized>(
 ) -> Option<Box<Results>> {
     if let Ran::Waits(waits, resume) = ran {
         if may_wait(server, &cursor, operations) || resume.is_some() {
-            let counted = suspended_len(&cursor, operations);
-            server.state.suspended += counted;
-            let (left, reader) = (operations.left(), operations.reader());
-            let suspended = Suspended {
-                arguments: reader.rest().to_vec(),
-                counted,
-                position: reader.unreduced_position() as u32,
-                left,
-                reduced: reader.reduced().to_vec(),
-                data: cursor.data.keep(reader.reduced()),
-                asker: cursor.caller.to_owned(),
-                resume,
-                standing: Standing {
-                    minor: cursor.minor,
-                    current: cursor.current,
-                    saved: cursor.saved,
-                    states: [cursor.current_state, cursor.saved_state],
-                    session: cursor.session,
-                    claim: cursor.claim,
-                    keeps_reply: cursor.keeps_reply,
-                    read_len_max: cursor.room.of_read(TRANSFER_LEN_MAX, true),
-                    results: cursor.results,
-                    operations_done: cursor.operations_done,
-                    has_paid: cursor.has_paid,
-                },
-            };
-            let pending = Pending::Compound(Box::new(suspended));
-            let waiter = Waiter::new(Program::Nfs4, token, cursor.caller.peer);
-            let _ = server.exports.keep(waits, waiter, pending);
+            suspend(server, cursor, (waits, resume), operations, token);
             return None;
         }
         // Too many wait already. The store's answer is dropped when it comes.
