@@ -223,15 +223,16 @@ pub(super) fn call<S: Store + ?Sized>(
         expected_len: 0,
         has_paid: false,
     };
-    let ran = run(&mut server, &mut cursor, &mut operations, request_len);
-    let expected_len = cursor.expected_len;
-    match end(&mut server, cursor, ran, &mut operations, token) {
-        Some(results) => Ended::Answered(results),
-        None => {
+    if let Ran::Waits(hold, rest) = run(&mut server, &mut cursor, &mut operations, request_len) {
+        let expected_len = cursor.expected_len;
+        let Some(refused) = wait(&mut server, cursor, (hold, rest), &mut operations, token) else {
             reply.expect_results(expected_len);
-            Ended::Suspended
-        }
+            return Ended::Suspended;
+        };
+        cursor = refused;
     }
+    close(&mut cursor);
+    Ended::Answered(cursor.results)
 }
 
 /// Goes on with a COMPOUND whose store is done, if it waited for one, or whose turn at a limit has come. `None`: it waits again.
@@ -280,7 +281,11 @@ pub(super) fn go_on<S: Store + ?Sized>(
         Some(ran) => ran,
         None => run(&mut server, &mut cursor, &mut operations, 0),
     };
-    end(&mut server, cursor, ran, &mut operations, token)
+    if let Ran::Waits(hold, rest) = ran {
+        cursor = wait(&mut server, cursor, (hold, rest), &mut operations, token)?;
+    }
+    close(&mut cursor);
+    Some(cursor.results)
 }
 
 /// Runs operations up to the end, or up to the first that fails or waits.
@@ -631,37 +636,39 @@ fn suspend<'a, S: Store + ?Sized>(
     let _ = server.exports.keep(waits, waiter, pending);
 }
 
-/// Ends a COMPOUND, or keeps it until its store is done. `None`: it waits.
-// Inlined, so that its large cursor is not moved.
-#[inline(always)]
-fn end<'a, S: Store + ?Sized>(
+/// Lets a COMPOUND wait. It comes back if it may not: then it ends with NFS4ERR_DELAY.
+#[cold]
+#[inline(never)]
+fn wait<'c, 'a, S: Store + ?Sized>(
     server: &mut Server<'_, S>,
-    mut cursor: Cursor<'_>,
-    ran: Ran,
+    mut cursor: Cursor<'c>,
+    (waits, resume): (Hold, Option<(Resume, OperationMark, u32)>),
     operations: &mut Operations<'a, Argument4<'a>>,
     token: Token,
-) -> Option<Box<Results>> {
-    if let Ran::Waits(waits, resume) = ran {
-        if may_wait(server, &cursor, operations) || resume.is_some() {
-            suspend(server, cursor, (waits, resume), operations, token);
-            return None;
-        }
-        // Too many wait already. The store's answer is dropped when it comes.
-        let number = operations.next_number().and_then(Result::ok).unwrap_or_default();
-        let mark = cursor.results.begin_operation(number);
-        cursor.results.fail(mark, Status4::Delay);
-        server.state.counts.fail(number);
+) -> Option<Cursor<'c>> {
+    if may_wait(server, &cursor, operations) || resume.is_some() {
+        suspend(server, cursor, (waits, resume), operations, token);
+        return None;
     }
-    let Cursor { mut results, session, claim, keeps_reply, .. } = cursor;
-    if let (Some(session), Some(claim)) = (session, claim) {
+    // Too many wait already. The store's answer is dropped when it comes.
+    let number = operations.next_number().and_then(Result::ok).unwrap_or_default();
+    let mark = cursor.results.begin_operation(number);
+    cursor.results.fail(mark, Status4::Delay);
+    server.state.counts.fail(number);
+    Some(cursor)
+}
+
+/// Ends a COMPOUND: its results can be sent, and its slot has them.
+fn close(cursor: &mut Cursor<'_>) {
+    let Cursor { results, session, claim, keeps_reply, .. } = cursor;
+    if let (Some(session), Some(claim)) = (session, claim.take()) {
         results.finish();
         let slots = session.slots();
-        match keeps_reply {
+        match *keeps_reply {
             true => results.with_kept(|kept| slots.finish(claim, Some(kept))),
             false => slots.finish(claim, None),
         }
     } else if !results.is_restored() {
         results.finish();
     }
-    Some(results)
 }
