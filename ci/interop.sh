@@ -70,7 +70,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
 elif [ ${#groups[@]} -eq 0 ]; then
     # What takes long and depends little on the version of NFS is in one of the two long groups.
     groups=(client:off:/mem:files,names,acl,tree,basic,git client:p2p:/dir:few locks:crc:/mem kill:off:/dir:2)
-    groups+=(server:off server:asked:few public:/mem client:verbs-siw:/mem:links client:verbs-rxe:/mem:files server:verbs-siw:few)
+    groups+=(server:off server:asked:few public:/mem own-files client:verbs-siw:/mem:links client:verbs-rxe:/mem:files server:verbs-siw:few)
     groups+=("client:off@auto:/mem:files,directory,links,names,acl,holes,parallel,special" "client:tcp@4.1:/dir:few" locks:off@4.2:/dir)
     groups+=("client:tcp+4@4.2:/mem:files,parallel" kill:off@4.2:/dir:2)
     groups+=("client:off+4:/mem:files,parallel" twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
@@ -210,6 +210,26 @@ stagd_stop() {
     [ $status -eq 0 ]
 }
 
+own_files=''
+# The example of a store of one's own, by TCP.
+own_files_start() {
+    local n=0
+    "$programs/examples/own_files" "tcp://$host:2049" >"$work/own_files.log" 2>&1 &
+    own_files=$!
+    until grep -q '^ready' "$work/own_files.log"; do
+        n=$((n + 1))
+        [ $n -lt $((100 * STAG_SLOWNESS)) ] && kill -0 $own_files || { cat "$work/own_files.log"; return 1; }
+        sleep 0.1
+    done
+}
+own_files_stop() {
+    local status=0
+    kill "$own_files"
+    wait "$own_files" || status=$?
+    own_files=''
+    return $status
+}
+
 # timed FUNCTION : in a process group of its own, stopped after two minutes (STAG_SLOWNESS times).
 timed() {
     local pid dog status=0 limit=$((120 * STAG_SLOWNESS))
@@ -289,6 +309,8 @@ ask() {
             return "$status"
             ;;
         peer-ends) peer_stop ;;
+        # own-files start|stop: the example.
+        own-files) "own_files_$2" ;;
         # served WHAT: served_WHAT (client_rows.sh) in the folder that stagd exports.
         served) "served_$2" "$work/dir" ;;
         # spread: each core of stagd has served some of the connections.

@@ -7,7 +7,7 @@
 
 # build_programs [PROFILE] : stag and stagd, in target/PROFILE, or target/debug for dev, which is the default
 # Each bin by its name: bench/one_thread has the whole engine in it once more, and is for bench/instructions.sh alone.
-build_programs() { cargo build --quiet --locked --profile "${1:-dev}" --workspace --bin stag --bin stagd --example endure; }
+build_programs() { cargo build --quiet --locked --profile "${1:-dev}" --workspace --bin stag --bin stagd --example endure --example own_files; }
 
 # executable NAME CARGO... : the path of the executable that CARGO, a command of cargo's, builds, and whose name begins so
 executable() {

@@ -335,6 +335,23 @@ rpcinfo_rows() {
     done
 }
 
+# own-files  the example of a store of one's own, mounted as its first lines say.
+group_own-files() {
+    local options=ro,vers=3,proto=tcp,port=2049,mountport=2049,nolock
+    quiet_from
+    row 20 starts ask own-files start || skip="it does not start"
+    row 60 mount mount -t nfs -o $options "$HOST_ADDR:/files" $MNT || skip="it is not mounted"
+    row 20 files own_files_rows
+    row 60 umount unmount
+    skip='' row 20 ends ask own-files stop
+    row 5 dmesg is_quiet
+}
+own_files_rows() {
+    [ "$(cd $MNT && find . | sort | xargs)" = ". ./notes ./notes/today.txt ./readme.txt" ] && drop &&
+        [ "$(cat $MNT/notes/today.txt)" = "Nothing happened." ] && [ "$(stat -c '%a %s %Y' $MNT/readme.txt)" = "444 37 1767225600" ] &&
+        ! touch $MNT/new && ! rm -f $MNT/readme.txt && ls -lR $MNT
+}
+
 # our_client WHERE FOLDER ROWS : the rows of our client (client_rows.sh), all, few or as in group_client. WHERE it runs, host or
 # guest; FOLDER of the server's side: one of the guest, or `host`, who knows which.
 our_client() {
