@@ -111,13 +111,13 @@ budgets=bench/budgets.toml
 compiler() { rustc --version | cut -d ' ' -f 2; }
 
 # count_budgets PROFILE: a line SECTION NAME REQUESTER RESPONDER of each row; NAME is the Call's, "_carried" if another reactor executes
-# it, and its depth if that is not 1
+# it or "_observed" if it is counted, and its depth if that is not 1
 count_budgets() {
     local fabric rows row requester responder _
     for fabric in shm verbs iwarp; do
         rows=(null:1 null:32 getattr:1 get:1 put:1 read:1 write:1)
         [ $fabric = iwarp ] || rows+=(getattr:32 read:32 write:32 getattr+carried:32 read+carried:32 write+carried:32)
-        [ $fabric != shm ] || rows+=(getattr4:32 read4:32 write4:32)
+        [ $fabric != shm ] || rows+=(getattr+observed:32 getattr4:32 read4:32 write4:32)
         for row in "${rows[@]}"; do
             { read -r requester _ && read -r responder _; } < <(executed $fabric "${row#*:}" "${row%:*}") || return 1
             row=${row/:/_} row=${row/+/_}

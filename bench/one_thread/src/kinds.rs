@@ -5,7 +5,7 @@ use stag::nfs::client::{FinishedCall, Mnt, Null as NfsNull};
 use stag::nfs::export::Export;
 use stag::nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
 use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId, Home};
+use stag::rpc::{CompletedCall, ConnectionId, Home, Observed, Services};
 use stag::runtime::WallClock;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::wire::mount3::PathArguments;
@@ -25,6 +25,34 @@ pub(crate) const DATA_LEN: usize = 4096;
 /// NULL, of a program that has no other procedure.
 #[derive(Clone, Copy)]
 pub(crate) struct Null;
+
+/// Calls whose services are observed, as those of `stagd` are.
+pub(crate) struct Watched<K>(pub(crate) K);
+
+impl<K: Kind> Kind for Watched<K> {
+    type Services = Observed<K::Services>;
+
+    fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services> {
+        self.0.services(memory, place).map(Observed::new)
+    }
+
+    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
+        self.0.prepare(ends)
+    }
+
+    fn begin<P: Provider>(
+        &mut self,
+        client: &mut Engine<P, ()>,
+        connection: ConnectionId,
+        user: u64,
+    ) -> Result<()> {
+        self.0.begin(client, connection, user)
+    }
+
+    fn end(&mut self, done: CompletedCall) -> Result<()> {
+        self.0.end(done)
+    }
+}
 
 impl Kind for Null {
     type Services = (Nothing,);
@@ -69,7 +97,7 @@ impl Kind for Chunked {
         Ok((Object { data: take(&memory.pools)?.share(), home },))
     }
 
-    fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, (Object,)>) -> Result<()> {
+    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
         self.data = Some(take(ends.client.pools())?.share());
         Ok(())
     }
@@ -210,7 +238,7 @@ impl Kind for File {
         Ok(services(exports, time))
     }
 
-    fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
+    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
         let user = AuthSys { stamp: 0, machine_name: b"one_thread", uid: 0, gid: 0, gids: Gids::NONE };
         self.credential = vec![0; AuthSys::BODY_LEN_MAX];
         let mut writer = Writer::new(&mut self.credential);

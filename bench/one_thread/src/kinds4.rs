@@ -13,7 +13,7 @@ use stag::nfs::server::{
 };
 use stag::nfs::state::Recovered;
 use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId};
+use stag::rpc::{CompletedCall, ConnectionId, Services};
 use stag::runtime::WallClock;
 use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag::wire::nfs4::attributes::{Attribute, AttributeList, AttributeSet};
@@ -175,7 +175,7 @@ impl Kind for File4 {
         Ok(services_with_locks(exports, time, Rc::new(RefCell::new(locking)), Rc::default(), version4))
     }
 
-    fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
+    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
         let user = AuthSys { stamp: 0, machine_name: b"one_thread", uid: 0, gid: 0, gids: Gids::NONE };
         let mut credential = vec![0; AuthSys::BODY_LEN_MAX];
         let mut writer = Writer::new(&mut credential);

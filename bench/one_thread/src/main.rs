@@ -15,7 +15,7 @@
 //!
 //! `KIND+second`: both ends speak version 2, with data in the messages.
 //!
-//! `KIND+recorded`: the server records the last 1024 messages.
+//! `KIND+recorded`: the server records the last 1024 messages. `getattr+observed`: it counts Calls and times late ones.
 //!
 //! `KIND+both`: the server has called the client on the same connection before (RFC 8167).
 //!
@@ -54,7 +54,7 @@ mod kinds4;
 mod nothing;
 mod tcp;
 
-use kinds::{Chunked, File, NfsCall, Null};
+use kinds::{Chunked, File, NfsCall, Null, Watched};
 use kinds4::File4;
 
 /// Octets of payload memory at each end.
@@ -79,7 +79,7 @@ trait Kind {
     fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services>;
 
     /// Prepares the Calls, when the connection is there.
-    fn prepare<P: Provider>(&mut self, ends: &mut Ends<P, Self::Services>) -> Result<()> {
+    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
         let _ = ends;
         Ok(())
     }
@@ -227,6 +227,9 @@ fn main() -> Result<()> {
         "null" => run(&words, Null),
         "get" => run(&words, Chunked::get()),
         "put" => run(&words, Chunked::put()),
+        "getattr" if kind.ends_with("+observed") => {
+            run(&words, Watched(File::new(NfsCall::Getattr, data_len)))
+        }
         "getattr" => run(&words, File::new(NfsCall::Getattr, data_len)),
         "read" => run(&words, File::new(NfsCall::Read, data_len)),
         "write" => run(&words, File::new(NfsCall::Write, data_len)),
@@ -239,7 +242,7 @@ fn main() -> Result<()> {
 
 fn usage() -> Result<()> {
     bail!(
-        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+recorded|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, getattr4, read4 or write4 without +, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
+        "one_thread shm|iwarp|verbs|tcp COUNT DEPTH [null|KIND|KIND+carried|KIND+second|KIND+recorded|getattr+observed|KIND+both [IDLE [LENGTH]]] with a KIND of get, put, getattr, read or write, getattr4, read4 or write4 without +, tcp only null; or device COUNT DEPTH ADDRESS PAUSE"
     )
 }
 

@@ -348,7 +348,7 @@ group_own-files() {
 }
 own_files_rows() {
     [ "$(cd $MNT && find . | sort | xargs)" = ". ./notes ./notes/today.txt ./readme.txt" ] && drop &&
-        [ "$(cat $MNT/notes/today.txt)" = "Nothing happened." ] && [ "$(stat -c '%a %s %Y' $MNT/readme.txt)" = "444 37 1767225600" ] &&
+        [ "$(cat $MNT/notes/today.txt)" = "Nothing happened." ] && [ "$(stat -c '%a %s %Y' $MNT/readme.txt)" = "444 38 1767225600" ] &&
         ! touch $MNT/new && ! rm -f $MNT/readme.txt && ls -lR $MNT
 }
 

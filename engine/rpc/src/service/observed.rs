@@ -120,16 +120,21 @@ impl<S: Services> Observed<S> {
         &mut self.services
     }
 
+    /// The place of a procedure.
     #[inline(always)]
-    fn count(&mut self, service: usize, call: &Call<'_>) -> usize {
+    fn place(service: usize, call: &Call<'_>) -> usize {
         let procedure = (call.procedure as usize).min(PROCEDURES - 1);
-        let place = service % SERVICES * PROCEDURES + procedure;
+        service % SERVICES * PROCEDURES + procedure
+    }
+
+    #[inline(always)]
+    fn count(&mut self, service: usize, call: &Call<'_>) {
+        let place = Self::place(service, call);
         let counted = &mut self.procedures[place];
         counted.calls += 1;
         if counted.version != call.version {
             self.name(place, call);
         }
-        place
     }
 
     /// Notes which procedure has a place.
@@ -144,7 +149,8 @@ impl<S: Services> Observed<S> {
     }
 
     #[cold]
-    fn begin(&mut self, key: (usize, Token), place: usize, since: Duration, call: &Call<'_>) {
+    fn begin(&mut self, key: (usize, Token), call: &Call<'_>) {
+        let (place, since) = (Self::place(key.0, call), call.now());
         if self.late.len() < TIMED_MAX {
             // Only the log asks who called, and for what.
             let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
@@ -197,14 +203,15 @@ impl<S: Services> Services for Observed<S> {
         self.services.home(service, call)
     }
 
-    #[inline]
+    // A call of its own would cost as much as the counting.
+    #[inline(always)]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let place = self.count(service, call);
+        self.count(service, call);
         let outcome = self.services.call(service, call, reply);
         if let Outcome::Later(token) = outcome
             && !reply.is_deferred(token)
         {
-            self.begin((service, token), place, call.now(), call);
+            self.begin((service, token), call);
         }
         outcome
     }
