@@ -53,6 +53,7 @@ pub struct RateQueue<T> {
     /// Counts turns, to tell equals apart.
     arrivals: u64,
     waiting: usize,
+    waiting_max: usize,
     waits: RateWaits,
 }
 
@@ -86,8 +87,15 @@ impl<T> RateQueue<T> {
             tag: 0,
             arrivals: 0,
             waiting: 0,
+            waiting_max: WAITING_MAX,
             waits: RateWaits::default(),
         }
+    }
+
+    /// Lets this number of transfers wait at once. Without this it is 8,192. A client has as many of these places as it leaves to
+    /// others.
+    pub fn set_waiting_max(&mut self, transfers_max: usize) {
+        self.waiting_max = transfers_max;
     }
 
     /// The limits.
@@ -123,7 +131,7 @@ impl<T> RateQueue<T> {
     #[must_use]
     pub fn is_full(&self, client: u128) -> bool {
         let own = self.clients.get(&client).map_or(0, |found| found.transfers.len());
-        own >= WAITING_MAX.saturating_sub(self.waiting)
+        own >= self.waiting_max.saturating_sub(self.waiting)
     }
 
     /// Takes octets for a client's transfer that passes now. `false`: it has to wait, for its client's earlier ones, for those of others,

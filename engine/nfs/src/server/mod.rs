@@ -221,6 +221,13 @@ impl<S: Store + ?Sized> ExportTable<S> {
         self.waiting.set_places_max(calls_max);
     }
 
+    /// Lets `transfers_max` READs and WRITEs wait at once for the limits of one export. Without this it is 8,192. Clients have parts of
+    /// these places, and are refused, as with [`ExportTable::set_waiting_max`].
+    pub fn set_limited_max(&mut self, transfers_max: usize) {
+        let rated = self.shares.iter_mut().filter_map(Share::rated_mut);
+        rated.for_each(|rated| rated.set_waiting_max(transfers_max));
+    }
+
     /// The lowest and the highest version of a service that has only `version`; a range without any if it is not served.
     fn versions(is_served: bool, version: u32) -> (u32, u32) {
         if is_served { (version, version) } else { (u32::MAX, 0) }

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use stag_nfs::client::FinishedCall;
 use stag_rpc::{Chunks, ConnectionEvent, ConnectionId};
 use stag_runtime::Poller;
-use stag_wire::nfs3::{Data, GetattrArguments, Handle, ReadArguments, Stable, WriteArguments};
+use stag_wire::nfs3::{Data, GetattrArguments, Handle, ReadArguments, Stable, Status, WriteArguments};
 use stag_wire::xdr::Item;
 
 use super::pair::Pair;
@@ -118,6 +119,32 @@ fn reads_and_writes_keep_the_limit_of_their_export() {
         check_rate(done.iter().sum(), 8 * MIB, TIME);
         wait(&mut pair, Duration::from_secs(1));
     }
+}
+
+/// A client that has its part of the places is told to try again, and what waits already is answered (RFC 1813 section 2.6).
+#[test]
+fn a_full_queue_of_a_limit_says_try_again() {
+    let mut pair = Pair::new(&["/data,root_squash=no,rate=8388608"]);
+    let file = make_file(&mut pair, b"/data", b"file");
+    pair.server.services_mut().0.exports().borrow_mut().set_limited_max(4);
+    let load = Load { connection: pair.connection, file, writes: false };
+    let passes = BURST / u64::from(LEN);
+    let count = passes + 6;
+    for number in 0..count {
+        load.begin(&mut pair, number);
+    }
+    let mut refused = 0;
+    for _ in 0..count {
+        let reply = FinishedCall::new(pair.until(|pair| pair.client.completed()));
+        if let Err(failure) = reply.reply::<ReadArguments<'_>>().unwrap() {
+            assert_eq!(failure.status, Status::Jukebox);
+            refused += 1;
+        }
+    }
+    assert_eq!(refused, 4, "alone it has half of the places");
+    load.begin(&mut pair, 0);
+    let reply = FinishedCall::new(pair.until(|pair| pair.client.completed()));
+    assert!(reply.reply::<ReadArguments<'_>>().unwrap().is_ok());
 }
 
 /// Inline data counts as well, and what is at the end of a file is what a READ takes.

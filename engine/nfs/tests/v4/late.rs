@@ -39,6 +39,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use stag_vfs::OctetLock;
+use stag_wire::nfs4::Status4;
 
 use lab::Lab;
 
@@ -76,3 +77,18 @@ const IS_ATOMIC: bool = false;
 
 /// Whether the files are in a directory of the machine.
 const IS_DIRECTORY: bool = false;
+
+/// A COMPOUND of a client that has its part of the places of a store is told to try again (8881-15.1.1.3).
+#[test]
+fn without_a_place_a_compound_is_told_to_try_again() {
+    let mut lab = Lab::new(&["/data,root_squash=no"]);
+    let file = lab.make_file(b"file");
+    let set_max = |lab: &mut Lab, most| {
+        lab.pair.server.services_mut().0.exports().borrow_mut().set_waiting_max(most);
+    };
+    let all = [files::put(&file), files::getattr(&[])];
+    set_max(&mut lab, 0);
+    lab.compound(&all, |status, _| assert_eq!(status, Status4::Delay));
+    set_max(&mut lab, 2);
+    lab.compound(&all, |status, _| assert_eq!(status, Status4::Ok));
+}

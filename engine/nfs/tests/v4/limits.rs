@@ -77,3 +77,22 @@ fn operations_of_a_compound_wait_each() {
     // The burst is used up, and 3 KiB take 47 ms.
     assert!(took >= Duration::from_millis(44) && took <= Duration::from_millis(50), "{took:?}");
 }
+
+/// Without a place to wait for its limit, a READ is told to try again (8881-15.1.1.3).
+#[test]
+fn a_full_queue_of_a_limit_says_try_again() {
+    let mut lab = Lab::new(&["/data,root_squash=no,client_rate=65536"]);
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    for _ in 0..MIB / u64::from(LEN) {
+        lab.write_by_chunk(&file, state, 0, &vec![7; LEN as usize]).unwrap();
+    }
+    let set_max = |lab: &mut Lab, most| {
+        lab.pair.server.services_mut().0.exports().borrow_mut().set_limited_max(most);
+    };
+    set_max(&mut lab, 0);
+    let all = [put(&file), read(state, 0, 512)];
+    lab.compound(&all, |status, outcomes| assert_eq!((status, outcomes.len()), (Status4::Delay, 2)));
+    set_max(&mut lab, 1);
+    lab.compound(&all, |status, _| assert_eq!(status, Status4::Ok));
+}
