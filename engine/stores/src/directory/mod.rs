@@ -5,8 +5,9 @@
 //!   is, it searches (`search.rs`).
 //! - **Nothing outside can be reached**: by names, symbolic links, `..`, mounts, or by moving things around (`tree.rs`). Symbolic
 //!   links are only reported; clients follow them, on their side.
-//! - **READ and WRITE** go through [`stag_disk`] and are done later (`transfer.rs`); those that come together share the
-//!   examination of their file (`seen.rs`). Data that was acknowledged as stable was synced.
+//! - **A READ of what is in memory** is done as it comes (`admission.rs`). Others, and WRITEs, go through [`stag_disk`] and are done
+//!   later (`transfer.rs`); those that come together share the examination of their file (`seen.rs`). Data that was acknowledged as
+//!   stable was synced.
 //! - **Nothing else waits for the file system either**: what may take its time is asked and changed by helper threads of the store
 //!   (`kernel.rs`, `changes.rs`), and the step is over later.
 //! - **Changes of a Call are on stable storage before it is answered**, as RFC 1813 section 4.8 wants: names and
