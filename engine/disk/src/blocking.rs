@@ -25,7 +25,7 @@ pub(crate) fn run(mut work: Work, file: &DiskFile) -> DiskCompletion {
 
 /// What came of a read that does not wait.
 pub(crate) enum Cached {
-    /// It is done; so many octets.
+    /// It is done. Holds the number of octets read.
     All(usize),
     /// A device has to be asked, for a part at least; or it failed.
     NotAll,
