@@ -54,11 +54,14 @@ impl<'o> Intervals<'o> {
         }
     }
 
-    /// Tells what is left at `end`.
+    /// Tells what is left at `end`, if that is a tenth of an interval at least: of less, a rate would say nothing.
     fn finish(&mut self, end: Duration) {
-        if self.end != Duration::MAX && !self.latency.is_empty() {
-            let start = self.end.saturating_sub(self.len);
-            self.tell(end.saturating_sub(start));
+        if self.end == Duration::MAX || self.latency.is_empty() {
+            return;
+        }
+        let took = end.saturating_sub(self.end.saturating_sub(self.len));
+        if took * 10 >= self.len {
+            self.tell(took);
         }
     }
 
@@ -287,6 +290,20 @@ mod tests {
         let told: Vec<_> =
             receiver.try_iter().map(|sample| (sample.index, sample.took, sample.latency.len())).collect();
         assert_eq!(told, [(0, ms(100), 1), (1, ms(100), 0), (2, ms(100), 0), (3, ms(30), 2)]);
+    }
+
+    /// The end of a round comes a moment after that of its last interval.
+    #[test]
+    fn a_moment_is_no_interval() {
+        let (sender, receiver) = mpsc::channel();
+        let observer = Observer { server: None, intervals: Some(sender) };
+        let ms = Duration::from_millis;
+        let mut intervals = Intervals::new(&observer, Some(ms(100)), ms(0)).unwrap();
+        intervals.record(7);
+        intervals.advance(ms(100));
+        intervals.record(9);
+        intervals.finish(ms(101));
+        assert_eq!(receiver.try_iter().map(|sample| sample.took).collect::<Vec<_>>(), [ms(100)]);
     }
 
     #[test]

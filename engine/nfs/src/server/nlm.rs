@@ -468,17 +468,11 @@ impl<S: Store + ?Sized> Desk<'_, S> {
     fn file_to_lock(&self, handle: Object<'_>, exclusive: bool) -> Result<(FileKey, usize), Stopped> {
         let opened = self.exports.open(&self.asker, Handle(handle.0)).map_err(status)?;
         let volume = self.exports.volume(&opened);
-        let may_wait = volume.profile().can.locks_below;
         let stopped = |blocked| match blocked {
-            Blocked::Waits(ticket) if may_wait => Stopped::Waits(opened.waits(ticket)),
-            blocked => Stopped::Ends(status(blocked.into())),
+            Blocked::Waits(ticket) => Stopped::Waits(opened.waits(ticket)),
+            Blocked::Fails(error) => Stopped::Ends(status(error)),
         };
-        // Where nothing waits for the store, who asks for a lock has just opened the file.
-        let seen = self.exports.stat(&opened).or_else(|blocked| match blocked {
-            Blocked::Waits(_) if !may_wait => volume.store().stat_seen(opened.object).ok_or(blocked),
-            blocked => Err(blocked),
-        });
-        let seen = seen.map_err(stopped)?;
+        let seen = self.exports.stat(&opened).map_err(stopped)?;
         if seen.kind != ObjectKind::Regular {
             return Err(Status::Failed.into());
         }

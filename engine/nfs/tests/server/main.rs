@@ -3,5 +3,6 @@
 
 mod carried;
 mod late;
+mod late_locks;
 mod plain;
 mod version2;

@@ -16,7 +16,7 @@ use super::object::{Naming, Stat, stat};
 /// The kernel's number for overlay file systems.
 const OVERLAYFS: FsWord = 0x794c_7630;
 
-/// FUSE and FAT: a file's handle is of its place in the kernel's memory, and is another once the file has left it.
+/// FUSE and FAT: of most, a file's handle is of its place in the kernel's memory, and is another once the file has left it.
 const FORGETFUL: [FsWord; 2] = [0x6573_5546, 0x4d44];
 
 /// Why file handles of a directory's clients may not last as long as the files. The text says what can be done.
@@ -36,10 +36,11 @@ pub enum HandleWeakness {
          to a new one; export a directory of another file system, such as ext4 or XFS"
     )]
     NumberOnly,
-    /// A file system whose file handles change when a file leaves the kernel's memory.
+    /// A file system whose file handles may change when a file leaves the kernel's memory.
     #[error(
-        "this file system (FUSE or FAT) gives a file another handle when it has left the kernel's memory: clients' \
-         handles may become stale; export a directory of another file system, such as ext4 or XFS"
+        "this file system is FUSE or FAT: many of these give a file another handle when it has left the kernel's memory, \
+         and then clients' handles become stale; ceph-fuse keeps its handles; of others, export a directory of another \
+         file system, such as ext4 or XFS"
     )]
     Forgetful,
 }

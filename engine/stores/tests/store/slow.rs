@@ -30,6 +30,8 @@ pub(crate) struct SlowStore {
     waits: Cell<u64>,
     /// Who else has the files.
     cluster: Rc<RefCell<Cluster>>,
+    /// Whether it takes locks on its files.
+    locks_below: bool,
 }
 
 /// Octets of a file that are told apart in [`Cluster`]; the last stands for all from there on.
@@ -132,12 +134,19 @@ pub(crate) fn make(memory: MemoryStore) -> SlowStore {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let random = (number % 2 == 1).then(|| Cell::new(number));
-    SlowStore { memory, random, late: RefCell::default(), waits: Cell::new(0), cluster: Rc::default() }
+    let (late, waits, cluster) = (RefCell::default(), Cell::new(0), Rc::default());
+    SlowStore { memory, random, late, waits, cluster, locks_below: true }
 }
 
 #[allow(dead_code, reason = "for servers")]
 pub(crate) fn wrap(memory: MemoryStore) -> Box<dyn Store> {
     Box::new(make(memory))
+}
+
+/// As [`wrap`], of a store that takes no locks on its files.
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn wrap_without_locks(memory: MemoryStore) -> Box<dyn Store> {
+    Box::new(SlowStore { locks_below: false, ..make(memory) })
 }
 
 #[allow(dead_code, reason = "for servers")]
@@ -221,7 +230,7 @@ impl Store for SlowStore {
         let can = Capabilities {
             admits_transfers: false,
             finishes_transfers_later: true,
-            locks_below: true,
+            locks_below: self.locks_below,
             ..can
         };
         StoreProfile { can, ..self.memory.profile() }
