@@ -180,8 +180,9 @@ pub(crate) enum NfsCall {
     Write,
 }
 
-/// NFS on one file of a memory store, as AUTH_SYS: the Calls that `stag perf` makes.
-pub(crate) struct File {
+/// NFS on one file of a memory store, as AUTH_SYS: the Calls that `stag perf` makes. Those of [`Watched`] are another type, so that the
+/// compiler treats each kind as if it were the only one: what it inlines shows in the counts of the Requester.
+pub(crate) struct File<const WATCHED: bool> {
     call: NfsCall,
     credential: Vec<u8>,
     handle: Vec<u8>,
@@ -193,9 +194,9 @@ pub(crate) struct File {
     spare: Vec<Buf>,
 }
 
-impl File {
+impl<const WATCHED: bool> File<WATCHED> {
     /// READ and WRITE are of `data_len` octets, or of as many as Calls with chunks.
-    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File {
+    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File<WATCHED> {
         let data_len = data_len.unwrap_or(DATA_LEN);
         File { call, data_len, credential: Vec::new(), handle: Vec::new(), data: None, spare: Vec::new() }
     }
@@ -212,7 +213,7 @@ impl File {
     }
 }
 
-impl Kind for File {
+impl<const WATCHED: bool> Kind for File<WATCHED> {
     type Services = (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>);
 
     fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services> {
@@ -262,7 +263,7 @@ impl Kind for File {
             Ok(ok) => ok.object.context("CREATE: no handle")?.0.to_vec(),
             Err(failure) => bail!("CREATE: {:?}", failure.status),
         };
-        let arguments = File::write_arguments(&self.handle, self.data_len);
+        let arguments = Self::write_arguments(&self.handle, self.data_len);
         let finished = ends.ask(credentials, &arguments, Chunks::read(data))?;
         if let Err(failure) = finished.reply::<WriteArguments<'_>>()? {
             bail!("WRITE: {:?}", failure.status);
@@ -270,8 +271,6 @@ impl Kind for File {
         Ok(())
     }
 
-    // Also where two kinds call it: the Requester's figures are of the engine.
-    #[inline(always)]
     fn begin<P: Provider>(
         &mut self,
         client: &mut Engine<P, ()>,
@@ -294,7 +293,7 @@ impl Kind for File {
             }
             NfsCall::Write => {
                 let data = self.data.clone().context("prepared")?;
-                let arguments = File::write_arguments(&self.handle, self.data_len);
+                let arguments = Self::write_arguments(&self.handle, self.data_len);
                 target.begin(client, &arguments, &mut Chunks::read(data), user)?;
             }
         }

@@ -176,9 +176,9 @@ impl Late {
 }
 
 impl SlowStore {
-    /// Whether chance says that there is an answer at once.
+    /// Whether chance says that there is an answer at once. To the first question there is none, so that something waits.
     fn is_lucky(&self) -> bool {
-        let Some(random) = &self.random else { return false };
+        let Some(random) = self.random.as_ref().filter(|_| self.waits.get() > 0) else { return false };
         // A linear congruential generator: its highest bit is its best.
         let next = random.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         random.set(next);
