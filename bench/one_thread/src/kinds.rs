@@ -180,9 +180,8 @@ pub(crate) enum NfsCall {
     Write,
 }
 
-/// NFS on one file of a memory store, as AUTH_SYS: the Calls that `stag perf` makes. Those of [`Watched`] are another type, so that the
-/// compiler treats each kind as if it were the only one: what it inlines shows in the counts of the Requester.
-pub(crate) struct File<const WATCHED: bool> {
+/// NFS on one file of a memory store, as AUTH_SYS: the Calls that `stag perf` makes.
+pub(crate) struct File {
     call: NfsCall,
     credential: Vec<u8>,
     handle: Vec<u8>,
@@ -194,9 +193,9 @@ pub(crate) struct File<const WATCHED: bool> {
     spare: Vec<Buf>,
 }
 
-impl<const WATCHED: bool> File<WATCHED> {
+impl File {
     /// READ and WRITE are of `data_len` octets, or of as many as Calls with chunks.
-    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File<WATCHED> {
+    pub(crate) fn new(call: NfsCall, data_len: Option<usize>) -> File {
         let data_len = data_len.unwrap_or(DATA_LEN);
         File { call, data_len, credential: Vec::new(), handle: Vec::new(), data: None, spare: Vec::new() }
     }
@@ -213,7 +212,7 @@ impl<const WATCHED: bool> File<WATCHED> {
     }
 }
 
-impl<const WATCHED: bool> Kind for File<WATCHED> {
+impl Kind for File {
     type Services = (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>);
 
     fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services> {
@@ -263,7 +262,7 @@ impl<const WATCHED: bool> Kind for File<WATCHED> {
             Ok(ok) => ok.object.context("CREATE: no handle")?.0.to_vec(),
             Err(failure) => bail!("CREATE: {:?}", failure.status),
         };
-        let arguments = Self::write_arguments(&self.handle, self.data_len);
+        let arguments = File::write_arguments(&self.handle, self.data_len);
         let finished = ends.ask(credentials, &arguments, Chunks::read(data))?;
         if let Err(failure) = finished.reply::<WriteArguments<'_>>()? {
             bail!("WRITE: {:?}", failure.status);
@@ -293,7 +292,7 @@ impl<const WATCHED: bool> Kind for File<WATCHED> {
             }
             NfsCall::Write => {
                 let data = self.data.clone().context("prepared")?;
-                let arguments = Self::write_arguments(&self.handle, self.data_len);
+                let arguments = File::write_arguments(&self.handle, self.data_len);
                 target.begin(client, &arguments, &mut Chunks::read(data), user)?;
             }
         }

@@ -228,11 +228,11 @@ fn main() -> Result<()> {
         "get" => run(&words, Chunked::get()),
         "put" => run(&words, Chunked::put()),
         "getattr" if kind.ends_with("+observed") => {
-            run(&words, Watched(File::<true>::new(NfsCall::Getattr, data_len)))
+            run(&words, Watched(File::new(NfsCall::Getattr, data_len)))
         }
-        "getattr" => run(&words, File::<false>::new(NfsCall::Getattr, data_len)),
-        "read" => run(&words, File::<false>::new(NfsCall::Read, data_len)),
-        "write" => run(&words, File::<false>::new(NfsCall::Write, data_len)),
+        "getattr" => run(&words, File::new(NfsCall::Getattr, data_len)),
+        "read" => run(&words, File::new(NfsCall::Read, data_len)),
+        "write" => run(&words, File::new(NfsCall::Write, data_len)),
         "getattr4" => run(&words, File4::new(NfsCall::Getattr, data_len)),
         "read4" => run(&words, File4::new(NfsCall::Read, data_len)),
         "write4" => run(&words, File4::new(NfsCall::Write, data_len)),
