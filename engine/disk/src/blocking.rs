@@ -3,7 +3,7 @@
 use std::io::{IoSlice, IoSliceMut};
 
 use rustix::fs::{fdatasync, fsync};
-use rustix::io::{Errno, ReadWriteFlags, pread, preadv, preadv2, pwritev2};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv, preadv2, pwrite, pwritev2};
 
 use smallvec::SmallVec;
 use stag_memory::Buf;
@@ -69,12 +69,31 @@ fn once(work: &mut Work, file: &DiskFile) -> Result<usize, Errno> {
         Data::Write(pieces) => {
             let slices: SmallVec<[IoSlice<'_>; PIECES_USUAL]> =
                 pieces.iter().map(|piece| IoSlice::new(piece)).collect();
-            let flags = match work.sync {
-                Sync::None => ReadWriteFlags::empty(),
-                Sync::Data => ReadWriteFlags::DSYNC,
-                Sync::All => ReadWriteFlags::SYNC,
-            };
-            pwritev2(file, &slices, work.offset, flags)
+            write(&slices, file, work.offset, work.sync)
+        }
+    }
+}
+
+/// Writes the slices, one after the other, and syncs as `sync` says.
+pub(crate) fn write(
+    slices: &[IoSlice<'_>],
+    file: &DiskFile,
+    offset: u64,
+    sync: Sync,
+) -> Result<usize, Errno> {
+    let flags = match sync {
+        Sync::None => ReadWriteFlags::empty(),
+        Sync::Data => ReadWriteFlags::DSYNC,
+        Sync::All => ReadWriteFlags::SYNC,
+    };
+    loop {
+        // One slice is faster without a list, as in `read`.
+        let result = match (slices, sync) {
+            ([slice], Sync::None) => pwrite(file, slice, offset),
+            _ => pwritev2(file, slices, offset, flags),
+        };
+        if !matches!(result, Err(Errno::INTR)) {
+            return result;
         }
     }
 }

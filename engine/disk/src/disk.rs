@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::IoSlice;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -317,6 +318,27 @@ impl Disk {
         statistics.system_calls += u64::from(at_once == AtOnce::All);
         statistics.failures += u64::from(result.is_err());
         cut(pieces, result.unwrap_or(0));
+        Some(result.map(|count| count as u32))
+    }
+
+    /// Writes `slices`, at most [`PIECES_MAX`](crate::PIECES_MAX), at `offset` of `file`, and syncs as `sync` says, if this owner has
+    /// [`AtOnce::All`]. Returns the octets written. `None`: use [`Disk::write`].
+    pub fn write_at_once(
+        &self,
+        file: &DiskFile,
+        offset: u64,
+        slices: &[IoSlice<'_>],
+        sync: Sync,
+    ) -> Option<Result<u32, Errno>> {
+        let operations = &mut *self.shared.borrow_mut();
+        if operations.at_once(self.owner) != AtOnce::All {
+            return None;
+        }
+        let result = blocking::write(slices, file, offset, sync);
+        let statistics = &mut operations.statistics;
+        statistics.writes += 1;
+        statistics.system_calls += 1;
+        statistics.failures += u64::from(result.is_err());
         Some(result.map(|count| count as u32))
     }
 

@@ -629,6 +629,9 @@ impl Store for DirectoryStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(FsError::TooLarge.into());
         }
+        if let Some(written) = self.write_now(user, object, offset, &data, stability) {
+            return Ok(Progress::Done(written?));
+        }
         let ticket = self.transfers.write(object, *user, offset, data, stability)?;
         self.writing.begin(ticket, object.fileid);
         if self.transfers.has_many_asked() {
@@ -722,10 +725,8 @@ impl Store for DirectoryStore {
             Work::Transfer(index) => {
                 let failures = self.transfers.failures();
                 let finished = self.transfers.finish(index, pieces);
-                if failures != self.transfers.failures()
-                    && let Some(fileid) = written.filter(|fileid| self.writing.contains(*fileid))
-                {
-                    self.unsynced.suspect(fileid);
+                if let Some(fileid) = written {
+                    self.suspect_others(failures, fileid);
                 }
                 finished
             }

@@ -8,6 +8,7 @@
 //! that need less.
 
 use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -276,8 +277,44 @@ impl Transfers {
                 pieces.extend(bufs.into_iter().map(Buf::share));
                 self.read_done(file, size, (offset, len), count)
             }
-            Err(error) => Err(status(error)),
+            Err(error) => Err(failure(error)),
         })
+    }
+
+    /// Performs a WRITE, if it waits for nothing. `None`: it would wait, or has too many pieces for one system call.
+    pub(super) fn write_now(
+        &mut self,
+        file: &File,
+        offset: u64,
+        data: &WriteData<'_>,
+        stable: Stability,
+    ) -> Option<Result<WriteDone, FsError>> {
+        let mut slices: Pieces<IoSlice<'_>> = Pieces::new();
+        match data {
+            WriteData::Inline(octets) => slices.push(IoSlice::new(octets)),
+            WriteData::Placed(pieces) if pieces.len() > PIECES_MAX => return None,
+            WriteData::Placed(pieces) => slices.extend(pieces.iter().map(|piece| IoSlice::new(piece))),
+        }
+        let written = self.disk.write_at_once(file, offset, &slices, sync(stable))?;
+        Some(self.write_done(file, data.len(), stable, written))
+    }
+
+    /// The result of a WRITE of `len` octets, of which the kernel says what was `written`.
+    fn write_done(
+        &mut self,
+        file: &File,
+        len: usize,
+        stable: Stability,
+        written: Result<u32, Errno>,
+    ) -> Result<WriteDone, FsError> {
+        match written {
+            Ok(0) if len > 0 => Err(FsError::NoSpace),
+            Ok(count) => Ok(WriteDone { count, committed: stable }),
+            Err(error) => {
+                self.note_failed_write(file, stable);
+                Err(failure(error))
+            }
+        }
     }
 
     /// What a READ of `len` octets came to that `file` had when it was `size` long, of which `count` were read.
@@ -312,6 +349,11 @@ impl Transfers {
         if !self.end_if_empty(index) && !matches!(self.start(index), Start::Begun) {
             self.waiting.push_back(index);
         }
+    }
+
+    /// Whether a transfer is of no octets.
+    pub(super) fn is_empty(&self, index: u32) -> bool {
+        self.slots[index as usize].as_ref().is_none_or(|transfer| transfer.len == 0)
     }
 
     /// Ends a transfer of no octets that may be: there is nothing to do. `false`: there is.
@@ -377,12 +419,7 @@ impl Transfers {
                 self.disk.read(tag, file, offset, pieces)
             }
             What::Write(stable) => {
-                let sync = match stable {
-                    Stability::Unstable => Sync::None,
-                    Stability::DataSync => Sync::Data,
-                    Stability::FileSync => Sync::All,
-                };
-                self.disk.write(tag, file, offset, std::mem::take(&mut transfer.data), sync)
+                self.disk.write(tag, file, offset, std::mem::take(&mut transfer.data), sync(stable))
             }
         };
         assert!(begun.is_ok(), "there was room for an operation");
@@ -464,39 +501,49 @@ impl Transfers {
             }
             (End::Completed(_), None) => return Err(FsError::Fault),
         };
-        let result = completion.result.map_err(|error| self.failed(&what, &file, error));
         match what {
             What::Read { size } => {
                 // Until now, even for an abandoned READ: the buffers were not free.
                 self.reading -= len;
-                let count = result?;
+                let count = completion.result.map_err(failure)?;
                 if let Data::Read(bufs) = completion.data {
                     pieces.extend(bufs.into_iter().map(Buf::share));
                 }
                 self.read_done(&file, size, (offset, len), count).map(Finished::Read)
             }
-            What::Write(stable) => match result? {
-                0 if len > 0 => Err(FsError::NoSpace),
-                count => Ok(Finished::Write(WriteDone { count, committed: stable })),
-            },
+            What::Write(stable) => {
+                self.write_done(&file, len, stable, completion.result).map(Finished::Write)
+            }
         }
     }
 
     /// The kernel tells of data that it could not write once for each descriptor: to whatever syncs next. A synchronous
     /// WRITE that failed, whatever with, may have been that; then no COMMIT would tell of what others wrote and lost.
-    fn failed(&mut self, what: &What, file: &File, error: Errno) -> FsError {
-        let was_sync = match what {
-            What::Read { .. } => false,
+    fn note_failed_write(&mut self, file: &File, stable: Stability) {
+        let was_sync = match stable {
             // To ask a file system that may wait would be too much; and too many losses do no harm.
-            What::Write(Stability::Unstable) => !self.kernel.knows_what_is_open() || is_synchronous(&**file),
-            What::Write(_) => true,
+            Stability::Unstable => !self.kernel.knows_what_is_open() || is_synchronous(&**file),
+            Stability::DataSync | Stability::FileSync => true,
         };
         if was_sync {
             self.failures.note();
         }
-        match error {
-            Errno::INTR | Errno::CANCELED => FsError::Busy,
-            error => status(error),
-        }
+    }
+}
+
+/// The error that a client gets for a transfer that failed.
+fn failure(error: Errno) -> FsError {
+    match error {
+        Errno::INTR | Errno::CANCELED => FsError::Busy,
+        error => status(error),
+    }
+}
+
+/// How to sync a WRITE of this stability.
+fn sync(stable: Stability) -> Sync {
+    match stable {
+        Stability::Unstable => Sync::None,
+        Stability::DataSync => Sync::Data,
+        Stability::FileSync => Sync::All,
     }
 }

@@ -43,7 +43,10 @@ fn access_list(acl: &Acl) -> SetLists {
 
 /// A directory whose system calls may wait like this. `None`: there are no lists here.
 fn lab(may_wait: MayWait) -> Option<Lab> {
-    let lab = Lab::directory(64, |config| config.may_wait = Some(may_wait));
+    let lab = match may_wait {
+        MayWait::Nothing => Lab::at_once(64, |_| {}),
+        _ => Lab::directory(64, |config| config.may_wait = Some(may_wait)),
+    };
     if lab.store.of(|store: &DirectoryStore| store.profile().can.keeps_lists) {
         return Some(lab);
     }

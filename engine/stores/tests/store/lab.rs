@@ -7,7 +7,7 @@ use crate::procedures::Start;
 use crate::slow::{self, SlowStore};
 use stag_disk::{Disk, DiskConfig};
 use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag_stores::directory::{DirectoryConfig, DirectoryStore};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
 use stag_stores::memory::{MemoryConfig, MemoryStore, MemoryStoreStatistics, RootAttributes};
 use stag_testing::Scratch;
 use stag_vfs::{
@@ -77,6 +77,18 @@ impl Lab {
         Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }
     }
 
+    /// The same, of a store that waits for nothing: it does each READ and WRITE as it comes.
+    pub(crate) fn at_once(units: usize, change: impl FnOnce(&mut DirectoryConfig)) -> Lab {
+        let scratch = Scratch::folder();
+        let pool = Lab::pool(PAGE, units);
+        let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
+        let store = Lab::open_by(disk, &scratch, &pool, |config| {
+            config.may_wait = Some(MayWait::Nothing);
+            change(config);
+        });
+        Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) }
+    }
+
     /// A store of a directory, by io_uring where it is permitted.
     pub(crate) fn open(
         scratch: &Scratch,
@@ -110,6 +122,8 @@ impl Lab {
         }
         println!("a directory");
         test(&mut Lab::directory(units, |_| {}));
+        println!("a directory, where nothing waits");
+        test(&mut Lab::at_once(units, |_| {}));
         println!("a directory, without io_uring");
         let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, units));
         let disk = Disk::new(&DiskConfig { uring: false, ..DiskConfig::default() }, &[]);

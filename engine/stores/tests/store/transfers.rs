@@ -5,9 +5,7 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use stag_disk::{Disk, DiskConfig};
 use stag_stores::directory::MayWait;
-use stag_testing::Scratch;
 use stag_vfs::{Finished, FsError, Progress, Stability, Update, UserIdentity, WriteData};
 
 use crate::lab::{Lab, NONE, PAGE, is_root};
@@ -102,11 +100,7 @@ fn transfers_of_one_pass_are_each_judged() {
 /// A READ that waits for no device is over when it was begun, and what its caller is told of the file belongs to it.
 #[test]
 fn reads_that_cannot_wait_are_over_at_once() {
-    let scratch = Scratch::folder();
-    let pool = Lab::pool(PAGE, 64);
-    let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
-    let store = Lab::open_by(disk, &scratch, &pool, |_| {});
-    let mut lab = Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) };
+    let mut lab = Lab::at_once(64, |_| {});
     let file = lab.file("f");
     let now = lab.now();
     for text in [&b"abc"[..], b"longer"] {
@@ -124,4 +118,85 @@ fn reads_that_cannot_wait_are_over_at_once() {
     assert!(matches!(refused, Err(FsError::IsDirectory)), "{refused:?}");
     assert_eq!(lab.store.poll_later(Duration::ZERO), None);
     assert_eq!(lab.commit(file), Ok(()));
+}
+
+/// A WRITE that waits for nothing is performed when it arrives, and its caller gets the attributes from after it.
+#[test]
+fn writes_that_cannot_wait_are_over_at_once() {
+    let mut lab = Lab::at_once(64, |_| {});
+    let file = lab.file("f");
+    let here = lab.scratch.as_ref().unwrap().0.join("f");
+    let write = |lab: &mut Lab, object, data: WriteData<'_>, stable| -> Result<_, FsError> {
+        let now = lab.now();
+        match lab.store.write(&ROOT, object, 2, data, stable, now)? {
+            Progress::Done(done) => Ok((done.count, done.committed)),
+            Progress::Later(ticket) => panic!("{ticket:?}"),
+        }
+    };
+    for (round, stable) in
+        [Stability::Unstable, Stability::DataSync, Stability::FileSync].into_iter().enumerate()
+    {
+        let mut pieces = [&b"ab"[..], &[b'c'; PAGE], b"d"].map(|octets| lab.placed(octets));
+        let len = PAGE as u32 + 3;
+        assert_eq!(write(&mut lab, file, WriteData::Placed(&mut pieces), stable), Ok((len, stable)));
+        assert_eq!(lab.store.attributes_after(file).unwrap().size, u64::from(len) + 2);
+        let there = fs::read(&here).unwrap();
+        assert_eq!((&there[..4], &there[PAGE + 3..]), (&b"\0\0ab"[..], &b"cd"[..]), "round {round}");
+        assert_eq!(write(&mut lab, file, WriteData::Inline(b"xyz"), stable), Ok((3, stable)));
+        assert_eq!(&fs::read(&here).unwrap()[..6], b"\0\0xyzc");
+        assert_eq!(write(&mut lab, file, WriteData::Inline(b""), stable), Ok((0, stable)));
+        fs::write(&here, b"").unwrap();
+    }
+    // What is refused is refused at once.
+    let root = lab.root();
+    let refused = write(&mut lab, root, WriteData::Inline(b"x"), Stability::Unstable);
+    assert_eq!(refused, Err(FsError::IsDirectory));
+    assert_eq!(lab.store.poll_later(Duration::ZERO), None);
+    assert_eq!(lab.commit(file), Ok(()));
+}
+
+/// A WRITE at once clears the set-id bits, and is refused to a user who may not write.
+#[test]
+fn a_write_at_once_is_judged_as_any() {
+    if !is_root() {
+        return unprivileged::left_to_nobody();
+    }
+    let mut lab = Lab::at_once(64, |_| {});
+    let file = lab.file("f");
+    let (owner, other) = (UserIdentity::new(7, 7, []), UserIdentity::new(8, 8, []));
+    lab.set(&ROOT, file, Update { mode: Some(0o4755), uid: Some(7), gid: Some(7), ..NONE }).unwrap();
+    let data = || WriteData::Inline(b"x");
+    let refused = lab.write_of(&other, file, 0, data(), Stability::Unstable);
+    assert_eq!(refused.err(), Some(FsError::AccessDenied));
+    assert_eq!(lab.store.attributes_after(file).map(|found| (found.mode, found.size)), Ok((0o4755, 0)));
+    // An empty WRITE changes nothing.
+    lab.write_of(&owner, file, 0, WriteData::Inline(b""), Stability::Unstable).unwrap();
+    assert_eq!(lab.store.attributes_after(file).map(|found| found.mode), Ok(0o4755));
+    lab.write_of(&owner, file, 0, data(), Stability::Unstable).unwrap();
+    assert_eq!(lab.store.attributes_after(file).map(|found| (found.mode, found.size)), Ok((0o755, 1)));
+}
+
+/// The number of files with data that waits for COMMIT is bounded for WRITEs at once, too. Beyond half of the places the oldest
+/// files are synced, and a WRITE that finds no place is a stable one.
+#[test]
+fn writes_at_once_keep_their_files_open_until_commit() {
+    let mut lab = Lab::at_once(64, |config| config.descriptors_max = 16);
+    let now = lab.now();
+    let files: Vec<_> = (0..9).map(|index| lab.file(&format!("f{index}"))).collect();
+    let mut committed = Vec::new();
+    for file in &files {
+        let done =
+            lab.store.write(&ROOT, *file, 0, WriteData::Inline(b"x"), Stability::Unstable, now).unwrap();
+        let Progress::Done(done) = done else { panic!("{done:?}") };
+        committed.push(done.committed);
+    }
+    // There are four places. The store sees with its next poll that the oldest files are synced.
+    let expected = |index| if index < 4 { Stability::Unstable } else { Stability::FileSync };
+    assert_eq!(committed, (0..9).map(expected).collect::<Vec<_>>());
+    assert_eq!(lab.store.poll_later(Duration::ZERO), None);
+    let again = lab.write(files[8], 0, b"x").unwrap();
+    assert_eq!(again.committed, Stability::Unstable, "there is a place again");
+    for file in files {
+        assert_eq!(lab.commit(file), Ok(()));
+    }
 }
