@@ -110,7 +110,7 @@ pub struct Engine<P: Provider, S> {
     pub(crate) services: S,
     pub(crate) connections: Vec<Option<Box<Connection>>>,
     /// Of these, how many there are.
-    pub(crate) connection_count: usize,
+    connection_count: usize,
     /// Clients' connections that ended and will be made anew.
     #[allow(clippy::vec_box, reason = "the box moves here from `connections`, and back")]
     pub(crate) parked: Vec<Box<Connection>>,

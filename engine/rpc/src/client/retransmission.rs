@@ -30,8 +30,8 @@ pub(crate) struct Kept {
     /// Whether its user wants that.
     pub(crate) retransmit: bool,
     /// How often it was sent again, and when the last time.
-    pub(crate) resends: u32,
-    pub(crate) resent: Duration,
+    resends: u32,
+    resent: Duration,
     /// The Payload, if it is not in `long`.
     payload: Vec<u8>,
     positions: Positions,

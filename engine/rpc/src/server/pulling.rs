@@ -121,7 +121,7 @@ pub(crate) struct Pull {
     /// Pages that were taken back from it, because its peer did not answer and others waited.
     vacant: usize,
     /// Its pieces are no larger than a window, and its connection has one window under way at most.
-    pub(crate) is_windowed: bool,
+    is_windowed: bool,
     /// Its pieces are not in order.
     is_unordered: bool,
     /// Pages that its connection's share counts for it.

@@ -33,7 +33,7 @@ const BURST: usize = 32;
 /// A socket that Calls come to.
 #[derive(Debug)]
 pub(super) struct Datagrams {
-    pub(super) socket: UdpSocket,
+    socket: UdpSocket,
     /// The programs that are served here.
     programs: &'static [u32],
     /// One octet longer than a Call may be, so that one that is too long is seen.

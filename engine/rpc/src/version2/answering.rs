@@ -66,7 +66,7 @@ pub(crate) fn least_reply_len(procedure: &Procedure) -> u32 {
 /// A Reply that waits for memory to send it from.
 #[derive(Debug)]
 pub(crate) struct UnsentReply {
-    pub(crate) call: ResponderCallId,
+    call: ResponderCallId,
     pub(crate) draft: Box<Draft>,
     /// When it began to wait.
     since: Duration,

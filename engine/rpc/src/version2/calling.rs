@@ -48,11 +48,11 @@ pub(crate) struct ClientVersion2 {
     pub(crate) has_characteristics: bool,
     /// The peer has the characteristics of this end. Without them it does not know the targets that results
     /// may go to.
-    pub(crate) has_told: bool,
+    has_told: bool,
     /// Its user knows that it is established.
     pub(crate) is_ready: bool,
     /// What version 1 would speak with, and how long a base Reply may be.
-    pub(crate) parameters: Parameters,
+    parameters: Parameters,
     receives: DividedReceives,
     receives_max: u32,
     /// Receives that Replies of Calls under way may take.

@@ -108,9 +108,9 @@ pub(crate) fn own_characteristics(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlacementLimits {
     /// Of a Call's arguments.
-    pub(crate) data_max: u32,
+    data_max: u32,
     /// Of its results.
-    pub(crate) results_max: u32,
+    results_max: u32,
 }
 
 impl PlacementLimits {

@@ -42,7 +42,7 @@ pub(crate) const RECEIVES_OWED: u32 = u32::MAX;
 pub(crate) struct ServerVersion2 {
     pub(crate) responder2: Responder2,
     pub(crate) own: OwnCharacteristics,
-    pub(crate) peer: PeerCharacteristics,
+    peer: PeerCharacteristics,
     /// How the peer's Receives are divided.
     pub(crate) peer_layout: ReceiveLayout,
     /// The targets in that.
