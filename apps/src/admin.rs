@@ -126,6 +126,9 @@ pub struct ServerState {
     pub clients: Vec<ClientState>,
     pub exports: Vec<ExportState>,
     pub pools: Vec<PoolState>,
+    /// What `--memory` is for: the octets of each line of the price list.
+    #[serde(default)]
+    pub memory: Vec<(String, u64)>,
     /// Receives that RDMA connections hold, and the most that they may.
     pub receives_held: u32,
     pub receives_max: u32,
@@ -162,6 +165,14 @@ pub struct ProcedureState {
     pub late_seconds: f64,
     /// Late answers by the time that they took: the upper bound in seconds, and how many. The last has no bound.
     pub waited: Vec<(Option<f64>, u64)>,
+    /// The time that the service took for one Call of 64, in the same form, and the sum of these times.
+    #[serde(default)]
+    pub executed: Vec<(Option<f64>, u64)>,
+    #[serde(default)]
+    pub executed_seconds: f64,
+    /// Replies with an error, by its name or number.
+    #[serde(default)]
+    pub failures: Vec<(String, u64)>,
 }
 
 /// One operation of NFS version 4 that was executed.
@@ -172,6 +183,9 @@ pub struct OperationState {
     pub calls: u64,
     /// Those that failed.
     pub errors: u64,
+    /// The same by the name of the error.
+    #[serde(default)]
+    pub failures: Vec<(String, u64)>,
     /// Times that one waited for a disk or a limit.
     pub waits: u64,
 }

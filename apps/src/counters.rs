@@ -8,6 +8,7 @@ macro_rules! counters {
     ($($field:ident),* $(,)?) => {
         /// The counters of one engine or of several, by the names of [`Statistics`].
         #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+        #[serde(default)]
         #[expect(missing_docs, reason = "each is a field of `Statistics`, which says what it is")]
         pub struct Counters {
             $(pub $field: u64,)*
@@ -52,11 +53,13 @@ counters! {
     connections_opened,
     connections_closed,
     connections_refused,
+    connections_evicted,
     violations,
     peers_stuck,
     streams_opened,
     streams_closed,
     streams_refused,
+    streams_evicted,
     stream_timeouts,
     stream_bytes_received,
     stream_bytes_sent,

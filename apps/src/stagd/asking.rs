@@ -7,8 +7,13 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use stag::fabric::Peer;
 use stag::nfs::export::{Export, RateLimits, RateWaits};
 use stag::nfs::server::OperationStatistics;
-use stag::rpc::{ProcedureStatistics, Recording, ServedConnection, WAIT_BOUNDS_MICROSECONDS};
+use stag::rpc::{
+    EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, ProcedureStatistics, Recording, ServedConnection,
+    WAIT_BOUNDS_MICROSECONDS,
+};
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
+use stag::wire::mount3;
+use stag_dump::status;
 
 use super::holdings::Holdings;
 use super::live::LiveSettings;
@@ -41,6 +46,8 @@ pub(super) struct Reactors {
     pub(super) times: Vec<StatisticsReader>,
     /// What is served now.
     pub(super) live: Arc<LiveSettings>,
+    /// What `--memory` is for, with the octets of each.
+    pub(super) memory: Arc<[(String, u64)]>,
 }
 
 /// Asks reactors for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
@@ -163,6 +170,7 @@ impl Reactors {
             clients: clients(&sum),
             exports: exports.collect(),
             pools: pools.collect(),
+            memory: self.memory.to_vec(),
             receives_held,
             receives_max,
             locks_held,
@@ -231,6 +239,34 @@ fn clients(sum: &Snapshot) -> Vec<ClientState> {
     clients
 }
 
+/// The ranges with these upper bounds, of which `per_second` are a second, and one without a bound. Each is empty.
+fn ranges(bounds: &[u64], per_second: f64) -> Vec<(Option<f64>, u64)> {
+    bounds
+        .iter()
+        .map(|&bound| Some(bound as f64 / per_second))
+        .chain([None])
+        .map(|bound| (bound, 0))
+        .collect()
+}
+
+/// Adds the failures of one reactor, by the names of their statuses in the RFCs.
+fn add_failures(
+    sum: &mut Vec<(String, u64)>,
+    found: &[(u32, u64)],
+    name: impl Fn(u32) -> Option<&'static str>,
+) {
+    for &(status, calls) in found {
+        let name = match status {
+            OTHER_STATUS => "other".to_owned(),
+            _ => name(status).map_or_else(|| status.to_string(), str::to_owned),
+        };
+        match sum.iter_mut().find(|(known, _)| *known == name) {
+            Some((_, sum)) => *sum += calls,
+            None => sum.push((name, calls)),
+        }
+    }
+}
+
 /// The procedures of all reactors, each once, those with the most Calls first.
 fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
     let mut procedures: Vec<ProcedureState> = Vec::new();
@@ -239,7 +275,6 @@ fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
             (it.program, it.version, it.name.as_str()) == (found.program, found.version, found.name)
         });
         let place = place.unwrap_or_else(|| {
-            let bounds = WAIT_BOUNDS_MICROSECONDS.iter().map(|&bound| Some(bound as f64 / 1e6));
             procedures.push(ProcedureState {
                 program: found.program,
                 version: found.version,
@@ -247,7 +282,10 @@ fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
                 calls: 0,
                 late: 0,
                 late_seconds: 0.0,
-                waited: bounds.chain([None]).map(|bound| (bound, 0)).collect(),
+                waited: ranges(&WAIT_BOUNDS_MICROSECONDS, 1e6),
+                executed: ranges(&EXECUTION_BOUNDS_NANOSECONDS, 1e9),
+                executed_seconds: 0.0,
+                failures: Vec::new(),
             });
             procedures.len() - 1
         });
@@ -255,9 +293,15 @@ fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
         sum.calls += found.calls;
         sum.late += found.late;
         sum.late_seconds += found.waited_sum.as_secs_f64();
+        sum.executed_seconds += found.executed_sum.as_secs_f64();
         for ((_, sum), count) in sum.waited.iter_mut().zip(found.waited) {
             *sum += count;
         }
+        for ((_, sum), count) in sum.executed.iter_mut().zip(found.executed) {
+            *sum += count;
+        }
+        let name = if found.program == mount3::PROGRAM { status::mount3 } else { status::nfs3 };
+        add_failures(&mut sum.failures, &found.failures, name);
     }
     procedures.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
     procedures
@@ -266,15 +310,23 @@ fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
 /// The operations of all reactors, each once, those that were executed most first.
 fn operations(all: &[OperationStatistics]) -> Vec<OperationState> {
     let mut operations: Vec<OperationState> = Vec::new();
-    for OperationStatistics { name, calls, errors, waits } in all {
+    for OperationStatistics { name, calls, errors, failures, waits } in all {
         let place = operations.iter().position(|it| it.name == *name).unwrap_or_else(|| {
-            operations.push(OperationState { name: (*name).to_owned(), calls: 0, errors: 0, waits: 0 });
+            let failures = Vec::new();
+            operations.push(OperationState {
+                name: (*name).to_owned(),
+                calls: 0,
+                errors: 0,
+                failures,
+                waits: 0,
+            });
             operations.len() - 1
         });
         let sum = &mut operations[place];
         sum.calls += calls;
         sum.errors += errors;
         sum.waits += waits;
+        add_failures(&mut sum.failures, failures, status::nfs4);
     }
     operations.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
     operations
@@ -300,6 +352,9 @@ mod tests {
                 late: 1,
                 waited,
                 waited_sum,
+                executed: waited,
+                executed_sum: waited_sum,
+                failures: vec![(2, 1), (10_008, 1), (77_777, 2), (OTHER_STATUS, 1)],
             }
         };
         let write = ProcedureStatistics { name: "WRITE", calls: 100, ..one(0, 0) };
@@ -308,12 +363,19 @@ mod tests {
         assert_eq!(names, [("WRITE", 100), ("READ", 7)]);
         assert_eq!((sums[1].late, sums[1].late_seconds), (2, 1.0));
         assert_eq!((sums[1].waited[0], sums[1].waited[9]), ((Some(0.000_064), 1), (None, 1)));
+        assert_eq!((sums[1].executed[0], sums[1].executed[9]), ((Some(0.000_000_25), 1), (None, 1)));
+        let failures = [("NFS3ERR_NOENT", 2), ("NFS3ERR_JUKEBOX", 2), ("77777", 4), ("other", 2)];
+        assert_eq!(sums[1].failures, failures.map(|(name, calls)| (name.to_owned(), calls)));
     }
 
     #[test]
     fn an_operation_is_the_sum_of_its_reactors() {
-        let one = |name, calls, errors| OperationStatistics { name, calls, errors, waits: 1 };
+        let one = |name, calls, errors| {
+            let failures = if errors > 0 { vec![(10_013, errors)] } else { Vec::new() };
+            OperationStatistics { name, calls, errors, failures, waits: 1 }
+        };
         let sums = operations(&[one("READ", 3, 0), one("OPEN", 9, 2), one("READ", 4, 1)]);
+        assert_eq!(sums[0].failures, [("NFS4ERR_GRACE".to_owned(), 2)]);
         let sums: Vec<_> = sums.iter().map(|it| (it.name.as_str(), it.calls, it.errors, it.waits)).collect();
         assert_eq!(sums, [("OPEN", 9, 2, 1), ("READ", 7, 1, 2)]);
     }

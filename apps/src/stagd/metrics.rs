@@ -97,7 +97,23 @@ impl Collector for Exposition {
         let procedures = &state.procedures;
         let calls = procedures.iter().map(|it| (labels(it), it.calls as f64)).collect();
         counter(&mut encoder, "calls", "Calls that a service executed", calls)?;
-        waits(&mut encoder, procedures.iter().map(|it| (labels(it), it)))?;
+        let failures = procedures.iter().flat_map(|it| {
+            let [program, version, procedure] = labels(it);
+            let failures = it.failures.iter();
+            failures.map(move |(status, calls)| {
+                let labels =
+                    [program.clone(), version.clone(), procedure.clone(), ("status", status.clone())];
+                (labels, *calls as f64)
+            })
+        });
+        counter(&mut encoder, "call_errors", "Replies with an error, by its status", failures.collect())?;
+        let figures = procedures.iter().map(|it| (labels(it), (&it.executed, it.executed_seconds)));
+        const EXECUTED: &str =
+            "Time that a service took for a Call until it answered or let it wait, of one Call of 64";
+        histogram(&mut encoder, "call_execute_seconds", EXECUTED, figures)?;
+        let figures = procedures.iter().map(|it| (labels(it), (&it.waited, it.late_seconds)));
+        const WAITED: &str = "Time from a Call to its answer, of Calls that waited for a disk or a lock";
+        histogram(&mut encoder, "call_wait_seconds", WAITED, figures)?;
         self.operations(&mut encoder)?;
 
         let counters = &state.counters;
@@ -111,8 +127,18 @@ impl Collector for Exposition {
             ("rdma_errors", "RDMA_ERROR messages sent", counters.errors_sent),
             ("rdma_connections_opened", "RDMA connections accepted", counters.connections_opened),
             ("rdma_connections_refused", "RDMA connections refused", counters.connections_refused),
+            (
+                "rdma_connections_evicted",
+                "RDMA connections ended to make room for others",
+                counters.connections_evicted,
+            ),
             ("tcp_connections_opened", "TCP connections accepted", counters.streams_opened),
             ("tcp_connections_refused", "TCP connections refused", counters.streams_refused),
+            (
+                "tcp_connections_evicted",
+                "TCP connections ended to make room for others",
+                counters.streams_evicted,
+            ),
             ("violations", "Connections ended because the peer broke the rules", counters.violations),
             (
                 "peers_stuck",
@@ -162,6 +188,9 @@ impl Collector for Exposition {
             .map(|it| (pool(it.core, &it.pool), (it.units_free * it.unit_bytes) as f64))
             .collect();
         gauge(&mut encoder, "memory_free_bytes", "Memory of a pool that is free", free)?;
+        let parts = state.memory.iter().map(|(part, bytes)| ([("part", part.clone())], *bytes as f64));
+        const PARTS: &str = "What --memory is for, by the lines of the price list";
+        gauge(&mut encoder, "memory_part_bytes", PARTS, parts.collect())?;
         gauge(
             &mut encoder,
             "receives_held",
@@ -223,7 +252,14 @@ impl Exposition {
             operations.iter().map(|it| ([("operation", it.name.clone())], value(it) as f64)).collect()
         };
         counter(encoder, "operations", "Operations of NFSv4 that were executed", figures(|it| it.calls))?;
-        counter(encoder, "operation_errors", "Operations of NFSv4 that failed", figures(|it| it.errors))?;
+        let failures = operations.iter().flat_map(|it| {
+            let failures = it.failures.iter();
+            failures.map(|(status, calls)| {
+                ([("operation", it.name.clone()), ("status", status.clone())], *calls as f64)
+            })
+        });
+        const FAILED: &str = "Operations of NFSv4 that failed, by their status";
+        counter(encoder, "operation_errors", FAILED, failures.collect())?;
         counter(
             encoder,
             "operation_waits",
@@ -300,18 +336,23 @@ fn gauge<L: EncodeLabelSet>(
     Ok(())
 }
 
-/// The times of late answers, as histograms.
-fn waits<'p, L: EncodeLabelSet>(
+/// Times in ranges, with their sum: a histogram for each that has any.
+fn histogram<'p, L: EncodeLabelSet>(
     encoder: &mut DescriptorEncoder<'_>,
-    procedures: impl Iterator<Item = (L, &'p ProcedureState)>,
+    name: &str,
+    help: &str,
+    figures: impl Iterator<Item = (L, (&'p Vec<(Option<f64>, u64)>, f64))>,
 ) -> fmt::Result {
-    const HELP: &str = "Time from a Call to its answer, of Calls that waited for a disk or a lock";
-    let mut family = encoder.encode_descriptor("call_wait_seconds", HELP, None, MetricType::Histogram)?;
-    for (labels, procedure) in procedures.filter(|(_, procedure)| procedure.late > 0) {
-        let ranges = procedure.waited.iter().map(|&(bound, count)| (bound.unwrap_or(f64::INFINITY), count));
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    for (labels, (ranges, seconds)) in figures {
+        let count = ranges.iter().map(|(_, count)| count).sum();
+        if count == 0 {
+            continue;
+        }
+        let ranges = ranges.iter().map(|&(bound, count)| (bound.unwrap_or(f64::INFINITY), count));
         let ranges: Vec<_> = ranges.collect();
         let mut metric = family.encode_family(&labels)?;
-        metric.encode_histogram::<NoLabelSet>(procedure.late_seconds, procedure.late, &ranges, None)?;
+        metric.encode_histogram::<NoLabelSet>(seconds, count, &ranges, None)?;
     }
     Ok(())
 }
@@ -353,8 +394,17 @@ mod tests {
                 late: 3,
                 late_seconds: 0.75,
                 waited: vec![(Some(0.5), 2), (None, 1)],
+                executed: vec![(Some(0.25), 4), (None, 0)],
+                executed_seconds: 0.5,
+                failures: vec![("NFS3ERR_STALE".to_owned(), 6)],
             }],
-            operations: vec![OperationState { name: "OPEN".to_owned(), calls: 40, errors: 2, waits: 5 }],
+            operations: vec![OperationState {
+                name: "OPEN".to_owned(),
+                calls: 40,
+                errors: 2,
+                failures: vec![("NFS4ERR_NOENT".to_owned(), 2)],
+                waits: 5,
+            }],
             clients: (0..clients).map(client).collect(),
             exports: vec![ExportState {
                 path: "/data".to_owned(),
@@ -374,6 +424,7 @@ mod tests {
                 units: 10,
                 units_free: 4,
             }],
+            memory: vec![("lanes between cores".to_owned(), 512)],
             receives_held: 5,
             receives_max: 64,
             locks_held: 1,
@@ -391,7 +442,11 @@ mod tests {
             "stag_call_wait_seconds_bucket{le=\"0.5\",program=\"100003\",version=\"3\",procedure=\"READ\"} 2",
             "stag_call_wait_seconds_bucket{le=\"+Inf\",program=\"100003\",version=\"3\",procedure=\"READ\"} 3",
             "stag_operations_total{operation=\"OPEN\"} 40.0",
-            "stag_operation_errors_total{operation=\"OPEN\"} 2.0",
+            "stag_operation_errors_total{operation=\"OPEN\",status=\"NFS4ERR_NOENT\"} 2.0",
+            "stag_call_errors_total{program=\"100003\",version=\"3\",procedure=\"READ\",status=\"NFS3ERR_STALE\"} 6.0",
+            "stag_call_execute_seconds_sum{program=\"100003\",version=\"3\",procedure=\"READ\"} 0.5",
+            "stag_call_execute_seconds_count{program=\"100003\",version=\"3\",procedure=\"READ\"} 4",
+            "stag_memory_part_bytes{part=\"lanes between cores\"} 512.0",
             "stag_operation_waits_total{operation=\"OPEN\"} 5.0",
             "stag_core_seconds_total{core=\"3\",state=\"busy\"} 1.5",
             "stag_memory_free_bytes{core=\"3\",pool=\"payload\"} 16384.0",

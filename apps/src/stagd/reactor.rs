@@ -183,15 +183,18 @@ impl<P: Served> ServedReactor<'_, P> {
 
     /// Ends it, and says what it did. Whatever the engine, its services and the provider hold goes back to the pools.
     pub(super) fn end(self, stopped: &Stopped) -> Ended {
-        let ServedReactor { mut engine, locking, ledger, clock, registration, failure, .. } = self;
+        let ServedReactor { mut engine, directories, locking, ledger, clock, registration, failure, .. } =
+            self;
         drop(registration);
         let work = Snapshot::take(&mut engine, &locking, &ledger, clock.now());
-        drop(engine);
+        // Both have the disk, which has the memory of operations in flight.
+        drop((engine, directories));
         Ended {
             stopped: *stopped,
             work,
             outstanding: ledger.outstanding(),
             lent: ledger.lent(),
+            stranded: ledger.stranded(),
             ledger: ledger.to_string(),
             failure,
         }

@@ -601,9 +601,11 @@ pub(super) fn counters(cores: &[CoreId], all: &[Snapshot], out: &mut Output) -> 
 pub(super) struct Ended {
     pub(super) stopped: Stopped,
     pub(super) work: Snapshot,
-    /// Units of its pools that did not come back, those of them that are on loan to other reactors, and which they are.
+    /// Units of its pools that did not come back, those of them that are on loan to other reactors, those that a disk has that stands
+    /// still, and which they are.
     pub(super) outstanding: usize,
     pub(super) lent: usize,
+    pub(super) stranded: usize,
     pub(super) ledger: String,
     /// Why it stopped, if that was not wanted.
     pub(super) failure: Option<CommandFailure>,
@@ -631,24 +633,33 @@ pub(super) fn stopped(
 }
 
 /// Units that leaked, and what is said of them. What is on loan to a core that did not finish in time is no leak: that core had no
-/// turn to give it back.
+/// turn to give it back. Neither is what a disk has that stands still.
 fn judge(cores: &[CoreId], all: &[Ended]) -> (usize, String) {
     let is_late = all.iter().any(|ended| !ended.stopped.drained);
     let on_loan = |ended: &Ended| if is_late { ended.lent } else { 0 };
-    let leaked = |ended: &Ended| ended.outstanding - on_loan(ended);
+    let leaked =
+        |ended: &Ended| ended.outstanding.saturating_sub(on_loan(ended)).saturating_sub(ended.stranded);
     let sum = all.iter().map(leaked).sum();
     let late: usize = all.iter().map(on_loan).sum();
+    let stranded: usize = all.iter().map(|ended| ended.stranded).sum();
     let lines = cores.iter().zip(all).filter(|(_, ended)| leaked(ended) > 0).map(|(core, ended)| {
         let found = ended.ledger.trim_end().replace('\n', "; ");
         if all.len() > 1 { format!("{core}: {found}") } else { found }
     });
     let pools = POOLS_EACH * all.len();
-    let ledger = match (sum, late) {
-        (0, 0) => format!("no buffer leaked ({pools} pools, every buffer returned)"),
-        (0, _) => format!(
-            "no buffer leaked ({pools} pools; {late} units are on loan to a core that did not finish in time)"
-        ),
-        _ => lines.collect::<Vec<_>>().join("; "),
+    if sum > 0 {
+        return (sum, lines.collect::<Vec<_>>().join("; "));
+    }
+    let mut said = vec![format!("{pools} pools")];
+    if late > 0 {
+        said.push(format!("{late} units are on loan to a core that did not finish in time"));
+    }
+    if stranded > 0 {
+        said.push(format!("{stranded} units are in use by a disk that stands still"));
+    }
+    let ledger = match said.len() {
+        1 => format!("no buffer leaked ({pools} pools, every buffer returned)"),
+        _ => format!("no buffer leaked ({})", said.join("; ")),
     };
     (sum, ledger)
 }
@@ -764,6 +775,7 @@ mod tests {
             work: Snapshot::default(),
             outstanding,
             lent,
+            stranded: 0,
             ledger,
             failure: None,
         }
@@ -783,6 +795,15 @@ mod tests {
         assert_eq!(leaked, 4);
         assert!(ledger.starts_with("core 1: pool payload: 20 of 100 units"), "{ledger}");
         assert_eq!(judge(&cores, &[ended(true, 0, 0), ended(true, 16, 16)]).0, 16);
+    }
+
+    #[test]
+    fn what_a_disk_has_that_stands_still_is_no_leak() {
+        let stuck = |outstanding| Ended { stranded: 4, ..ended(false, outstanding, 0) };
+        let (leaked, ledger) = judge(&[CoreId(0)], &[stuck(4)]);
+        let said = "no buffer leaked (2 pools; 4 units are in use by a disk that stands still)";
+        assert_eq!((leaked, ledger.as_str()), (0, said));
+        assert_eq!(judge(&[CoreId(0)], &[stuck(6)]).0, 2);
     }
 
     #[test]

@@ -11,7 +11,9 @@ use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, EngineGroup, Pools};
-use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag};
+use stag::runtime::{
+    Clock, CoreId, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag,
+};
 
 use super::asking::Reactors;
 use super::control::ControlSocket;
@@ -26,6 +28,7 @@ use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
 use super::recordings::BadEnds;
 use super::registration::reach;
+use super::report::Ended;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
@@ -119,7 +122,9 @@ impl Server<'_> {
         let config = GroupConfig { cores: place.cores(), mode, drain_max: DRAIN_MAX };
         let reactors = ReactorGroup::new(&config, Clock::start()).map_err(CommandFailure::run)?;
         let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
-        let asked = Reactors { senders, cores: cores.clone(), times: reactors.statistics(), live };
+        let memory =
+            plan.prices.prices().iter().map(|price| (price.what.to_string(), price.bytes())).collect();
+        let asked = Reactors { senders, cores: cores.clone(), times: reactors.statistics(), live, memory };
         let mut notes = place.notes.clone();
         let bad_ends = match settings.record {
             0 => None,
@@ -148,9 +153,11 @@ impl Server<'_> {
             stop: stop.clone(),
             json: out.json(),
         };
-        let run =
-            || reactors.run(&stop, |member| shared.make(&member), |reactor, stopped| reactor.end(stopped));
-        let ended = beside_signals(run)?.map_err(|error| match error {
+        let ends = Ends::new(cores, printer, out.json());
+        let end =
+            |reactor: ServedReactor<'_, P>, stopped: &_| ends.add(reactor.id.index(), reactor.end(stopped));
+        let run = || reactors.run(&stop, |member| shared.make(&member), end);
+        beside_signals(run)?.map_err(|error| match error {
             stag::runtime::GroupError::Make { source, .. } => source,
             error => CommandFailure::run(error),
         })?;
@@ -159,7 +166,41 @@ impl Server<'_> {
         if let Some(filling) = filling {
             filling.finish();
         }
-        report::stopped(cores, ended.into_iter().map(|(_, ended)| ended).collect(), printer, out.json())
+        ends.told()
+    }
+}
+
+/// What the reactors did until their end. The last one tells it, on its own thread: the kernel lets no thread end that waits for a
+/// disk which stands still.
+struct Ends {
+    waiting: Mutex<(Vec<Option<Ended>>, Option<(Vec<CoreId>, Printer)>)>,
+    told: OnceLock<Result<(), CommandFailure>>,
+    json: bool,
+}
+
+impl Ends {
+    fn new(cores: Vec<CoreId>, printer: Printer, json: bool) -> Ends {
+        let ended = cores.iter().map(|_| None).collect();
+        Ends { waiting: Mutex::new((ended, Some((cores, printer)))), told: OnceLock::new(), json }
+    }
+
+    /// A reactor has ended.
+    fn add(&self, reactor: usize, ended: Ended) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let (all, teller) = &mut *waiting;
+        all[reactor] = Some(ended);
+        if all.iter().all(Option::is_some)
+            && let Some((cores, printer)) = teller.take()
+        {
+            let all = all.drain(..).flatten().collect();
+            // It is told once.
+            let _ = self.told.set(report::stopped(cores, all, printer, self.json));
+        }
+    }
+
+    /// What came of telling it.
+    fn told(self) -> Result<(), CommandFailure> {
+        self.told.into_inner().unwrap_or(Ok(()))
     }
 }
 

@@ -137,7 +137,10 @@ fn stats_count_the_operations_of_version_4() {
     // PUTROOTFH outside of a session: NFS4ERR_OP_NOT_IN_SESSION.
     compound(&mut client, &[operation(24)]);
     let [stats] = &operated.objects(&["stats"])[..] else { panic!("one object") };
-    let found = serde_json::json!([{ "name": "PUTROOTFH", "calls": 1, "errors": 1, "waits": 0 }]);
+    let failures = [("NFS4ERR_OP_NOT_IN_SESSION", 1)];
+    let found = serde_json::json!([
+        { "name": "PUTROOTFH", "calls": 1, "errors": 1, "failures": failures, "waits": 0 }
+    ]);
     assert_eq!(stats["operations"], found, "{stats}");
     assert!(text(&operated.admin(&["stats"]).stdout).contains("PUTROOTFH"));
 }
@@ -317,6 +320,8 @@ fn metrics_are_served_over_http() {
     };
     let operated = Operated::start(&["--metrics", &port.to_string()]);
     operated.use_it();
+    let missing = stag(&["cat", &operated.server.at("data/missing")]);
+    assert!(!missing.status.success());
     let get = |request: &str| {
         let mut stream = TcpStream::connect(port).unwrap();
         stream.write_all(request.as_bytes()).unwrap();
@@ -329,6 +334,9 @@ fn metrics_are_served_over_http() {
         "200 OK",
         "application/openmetrics-text",
         "stag_calls_total{program=\"100003\",version=\"3\",procedure=\"WRITE\"}",
+        "stag_call_errors_total{program=\"100003\",version=\"3\",procedure=\"LOOKUP\",status=\"NFS3ERR_NOENT\"}",
+        "stag_call_execute_seconds_count{program=\"100003\",version=\"3\",procedure=\"WRITE\"}",
+        "stag_memory_part_bytes{part=",
         "stag_export_bytes{export=\"/data\"}",
         "# EOF",
     ] {

@@ -1,8 +1,8 @@
 //! `stagd` with a directory: what survives its death, and what other processes see.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::common::{Folder, Server, assert_same_tree, content, stag_fails, stag_ok};
@@ -507,4 +507,81 @@ fn a_key_that_everybody_may_read_is_refused() {
     }
     fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
     drop(server(&data, &state));
+}
+
+/// An ext4 on a file, which can be frozen. Dropping it thaws it and takes it away.
+struct Freezer(PathBuf);
+
+impl Freezer {
+    /// `None`: it cannot be mounted here.
+    fn mount(folder: &Folder) -> Option<Freezer> {
+        let (image, at) = (folder.join("image"), folder.join("frozen"));
+        File::create(&image).unwrap().set_len(256 << 20).unwrap();
+        fs::create_dir(&at).unwrap();
+        let [image, place] = [&image, &at].map(|path| path.to_str().unwrap());
+        let commands = [&["mkfs.ext4", "-q", "-F", image][..], &["mount", "-o", "loop", image, place]];
+        commands.iter().all(|command| Freezer::run(command)).then_some(Freezer(at))
+    }
+
+    fn run(command: &[&str]) -> bool {
+        let run = std::process::Command::new(command[0]).args(&command[1..]).stderr(Stdio::null()).status();
+        run.is_ok_and(|status| status.success())
+    }
+
+    fn set_frozen(&self, is_frozen: bool) -> bool {
+        Freezer::run(&["fsfreeze", if is_frozen { "-f" } else { "-u" }, self.0.to_str().unwrap()])
+    }
+}
+
+impl Drop for Freezer {
+    fn drop(&mut self) {
+        self.set_frozen(false);
+        Freezer::run(&["umount", "-l", self.0.to_str().unwrap()]);
+    }
+}
+
+/// A stop ends in time although a disk stands still, and what that has in hand is no leak.
+#[test]
+fn a_disk_that_stands_still_does_not_hold_up_the_end() {
+    let folder = Folder::new("frozen");
+    let Some(freezer) = Freezer::mount(&folder) else {
+        return stag_testing::skipped("no ext4 can be mounted here on a file");
+    };
+    let state = folder.join("state").display().to_string();
+    let export = format!("dir:{},name=/frozen,root_squash=no", freezer.0.display());
+    let mut server = Server::start(&["--export", &export, "--state-dir", &state]);
+    let mut writer = std::process::Command::new(crate::common::STAG)
+        .args(["perf", "write", "-s", "4K", "-q", "4", "-t", "100s", &server.at("frozen")])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    // Once it writes, its file grows and changes.
+    let changed = || {
+        let files = fs::read_dir(&freezer.0).unwrap().flatten();
+        let files = files.filter_map(|entry| entry.metadata().ok()).filter(|found| found.is_file());
+        files.filter(|found| found.len() > 0).map(|found| found.modified().unwrap()).max()
+    };
+    let first = loop {
+        if let Some(first) = changed() {
+            break first;
+        }
+        std::thread::yield_now();
+    };
+    while changed() == Some(first) {
+        std::thread::yield_now();
+    }
+    if !freezer.set_frozen(true) {
+        writer.kill().unwrap();
+        writer.wait().unwrap();
+        return stag_testing::skipped("no file system can be frozen here");
+    }
+    server.signal(libc::SIGTERM);
+    // It is said while the disk stands still.
+    let stopped = server.next_event("stopped");
+    assert_eq!((&stopped["drained"], &stopped["leaked"]), (&false.into(), &0.into()), "{stopped}");
+    assert!(freezer.set_frozen(false), "it was frozen until now");
+    assert!(server.child.wait().unwrap().success());
+    let _ = writer.kill();
+    writer.wait().unwrap();
 }

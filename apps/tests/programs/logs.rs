@@ -130,7 +130,9 @@ fn a_slow_call_names_its_client_and_its_file() {
             break line.to_owned();
         }
     };
-    for part in ["WARN slow: ", "procedure=", "client=\"process ", ", handle "] {
+    for part in
+        ["WARN slow: it waited for the ", "stage=\"the ", "procedure=", "client=\"process ", ", handle "]
+    {
         assert!(found.contains(part), "{part}: {found}");
     }
     let inode = [&data, &data.join("file")].map(|path| format!("file {},", path.metadata().unwrap().ino()));

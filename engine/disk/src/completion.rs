@@ -42,6 +42,15 @@ pub struct DiskCompletion {
 pub struct DiskRefused(pub Data);
 
 impl Data {
+    /// Gives up the memory of an operation that does not end.
+    pub(crate) fn strand(self) {
+        match self {
+            Data::None => {}
+            Data::Read(bufs) => bufs.into_iter().for_each(Buf::strand),
+            Data::Write(pieces) => pieces.into_iter().for_each(Shared::strand),
+        }
+    }
+
     /// Octets in all.
     #[must_use]
     pub fn len(&self) -> usize {

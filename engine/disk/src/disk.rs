@@ -8,6 +8,7 @@ use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use rustix::event::Timespec;
 use rustix::io::Errno;
 use stag_memory::{Arena, Buf, Shared};
 
@@ -75,6 +76,9 @@ impl fmt::Display for Method {
         }
     }
 }
+
+/// How long the end of a disk waits for an operation in flight to end.
+pub(crate) const DROP_PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 500_000_000 };
 
 /// Which operations of an owner are done as they are begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

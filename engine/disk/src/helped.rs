@@ -13,7 +13,7 @@ use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
-use crate::disk::{Sync, Work};
+use crate::disk::{DROP_PATIENCE, Sync, Work};
 use crate::file::DiskFile;
 use crate::helpers::{HelperLimits, Helpers};
 use crate::system;
@@ -135,16 +135,17 @@ impl Helped {
 }
 
 impl Drop for Helped {
-    /// Waits for what is in flight: threads may read and write the buffers until then.
+    /// Waits for what is in flight, as long as a ring does: threads may access the buffers until then.
     fn drop(&mut self) {
         while self.free.len() < self.slots.len() {
             if self.harvest().is_some() {
                 continue;
             }
-            match poll(&mut [PollFd::new(&self.event, PollFlags::IN)], None) {
-                Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
-                Err(_) => {
-                    // The threads have the buffers, and their end cannot be waited for: they are never used again.
+            match poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(&DROP_PATIENCE)) {
+                Ok(1..) | Err(Errno::INTR | Errno::AGAIN) => {}
+                Ok(0) | Err(_) => {
+                    self.slots.iter_mut().for_each(|slot| mem::take(&mut slot.data).strand());
+                    // The threads have the addresses of the lists in them.
                     mem::forget(mem::take(&mut self.slots));
                     return;
                 }

@@ -1,8 +1,9 @@
 //! Files: reads, writes and syncs of buffers by io_uring, owned by one reactor.
 //!
 //! A [`Disk`] takes the buffers of an operation by value and gives them back with its [`DiskCompletion`], as a fabric does. So a
-//! buffer in flight can be neither freed nor touched, even if the operation is abandoned; dropping a [`Disk`] waits for the
-//! operations in flight. With io_uring nothing allocates after [`Disk::new`].
+//! buffer in flight can be neither freed nor touched, even if the operation is abandoned; dropping the last [`Disk`] of a
+//! reactor waits for the operations in flight. Those that do not end within half a second keep their buffers for good
+//! ([`Pool::stranded`](stag_memory::Pool::stranded)). With io_uring nothing allocates after [`Disk::new`].
 //!
 //! Each [`Disk::poll`] submits all new operations by one system call, and finds completions in shared memory, without one.
 //! Where io_uring is not permitted (an old kernel, a container's filter), helper threads of each owner do the operations, which takes

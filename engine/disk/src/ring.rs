@@ -5,16 +5,17 @@
 //! completion queue is larger, so neither can overrun.
 
 use std::mem;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, opcode, squeue};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use stag_memory::{Arena, ArenaId, Buf, Location, Shared};
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
-use crate::disk::{Sync, Work};
+use crate::disk::{DROP_PATIENCE, Sync, Work};
 use crate::file::DiskFile;
 
 /// The most bytes that one registered buffer may have.
@@ -221,25 +222,25 @@ impl Ring {
 }
 
 impl Drop for Ring {
-    /// Waits for what is in flight: the kernel may read and write the buffers until then.
+    /// Waits for what is in flight: the kernel may access the buffers until then. If a disk stands still, that may be for ever. So
+    /// operations that have not ended after [`DROP_PATIENCE`] keep their memory for good.
     fn drop(&mut self) {
-        while self.free.len() < self.slots.len() {
+        loop {
             while self.harvest().is_some() {}
             if self.free.len() == self.slots.len() {
                 return;
             }
-            match self.uring.submit_and_wait(1) {
-                Ok(_) => {}
-                Err(error) => {
-                    if !matches!(errno(error), Errno::INTR | Errno::AGAIN | Errno::BUSY) {
-                        // The kernel has the buffers, and will not say when it gives them back: they are never
-                        // used again.
-                        mem::forget(mem::take(&mut self.slots));
-                        return;
-                    }
-                }
+            self.submit();
+            // SAFETY: `uring` owns the descriptor and outlives this borrow.
+            let ring = unsafe { BorrowedFd::borrow_raw(self.uring.as_raw_fd()) };
+            match poll(&mut [PollFd::from_borrowed_fd(ring, PollFlags::IN)], Some(&DROP_PATIENCE)) {
+                Ok(1..) | Err(Errno::INTR | Errno::AGAIN) => {}
+                Ok(0) | Err(_) => break,
             }
         }
+        self.slots.iter_mut().for_each(|slot| mem::take(&mut slot.data).strand());
+        // The kernel has the addresses of the lists in them.
+        mem::forget(mem::take(&mut self.slots));
     }
 }
 

@@ -205,7 +205,8 @@ fn an_owner_has_as_many_operations_as_it_leaves() {
 #[test]
 fn without_io_uring_enter_helpers_work() {
     let test = || {
-        refuse_io_uring_enter();
+        // An error that nothing else fails with.
+        stag_testing::refuse_system_calls(&[libc::SYS_io_uring_enter], libc::EXFULL);
         let arena = arena();
         let pool = pool(&arena);
         let disk = Disk::new(&DiskConfig::default(), &[&arena]);
@@ -225,22 +226,53 @@ fn without_io_uring_enter_helpers_work() {
     assert!(matches!(refused, Errno::XFULL | Errno::PERM | Errno::NOSYS | Errno::ACCESS), "{refused}");
 }
 
-/// Lets this thread's `io_uring_enter` fail with an error that nothing else fails with.
-fn refuse_io_uring_enter() {
-    let statement = |code: u32, k: u32, jt: u8, jf: u8| libc::sock_filter { code: code as u16, jt, jf, k };
-    let filter = [
-        // The number of the system call is the first word.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, libc::SYS_io_uring_enter as u32, 0, 1),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ERRNO | libc::EXFULL as u32, 0, 0),
-        statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_ALLOW, 0, 0),
-    ];
-    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut() };
-    // SAFETY: the kernel copies the program, which is there, and changes nothing of this process's memory.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program), 0);
+/// A container may refuse rings altogether. Where threads are refused as well, operations are done as they are begun.
+#[test]
+fn without_io_uring_and_threads_operations_are_done_at_once() {
+    let test = || {
+        let refused = [libc::SYS_io_uring_setup, libc::SYS_clone, libc::SYS_clone3];
+        stag_testing::refuse_system_calls(&refused, libc::EAGAIN);
+        let arena = arena();
+        let pool = pool(&arena);
+        let disk = Disk::new(&DiskConfig::default(), &[&arena]);
+        assert!(matches!(disk.method(), Method::Helpers(Some(_))), "{}", disk.method());
+        let scratch = Scratch::vacant();
+        let file = open(&scratch);
+        for round in 0..3 {
+            disk.write(1, &file, 0, one(filled(&pool, b"text")), Sync::All).unwrap();
+            assert_eq!(disk.poll().map(|completion| completion.result), Some(Ok(4)), "round {round}");
+            disk.read(2, &file, 0, one(pool.take_len(4).unwrap())).unwrap();
+            assert_eq!(octets(disk.poll().unwrap()), b"text");
+            disk.sync(3, &file, Sync::Data).unwrap();
+            assert_eq!(disk.poll().map(|completion| completion.tag), Some(3));
+        }
+        drop(disk);
+        assert_eq!(pool.outstanding(), 0);
+    };
+    std::thread::spawn(test).join().unwrap();
+}
+
+/// An operation that does not end does not hold up the end of its disk. Its memory is given up.
+#[test]
+fn dropped_with_work_that_does_not_end_it_strands_its_memory() {
+    let arena = arena();
+    let pool = pool(&arena);
+    let disk = Disk::new(&DiskConfig::default(), &[&arena]);
+    if !matches!(disk.method(), Method::Uring { .. }) {
+        return stag_testing::skipped(disk.method());
     }
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let reader = file_of(reader);
+    let pieces = Pieces::from_iter([pool.take().unwrap(), pool.take().unwrap()]);
+    disk.read(1, &reader, 0, pieces).unwrap();
+    assert!(disk.poll().is_none(), "nothing to read yet");
+    let file = open(&Scratch::vacant());
+    disk.write(2, &file, 0, one(filled(&pool, b"text")), Sync::None).unwrap();
+    drop(disk);
+    assert_eq!((pool.outstanding(), pool.stranded()), (2, 2), "the WRITE has ended");
+    // The kernel may use the memory still.
+    writer.write_all(b"late").unwrap();
+    assert_eq!(pool.free_units(), pool.units() - 2);
 }
 
 /// The completions are never polled: dropping waits, and every buffer comes back.

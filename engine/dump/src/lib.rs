@@ -40,7 +40,7 @@ mod program;
 mod pulled;
 mod report;
 mod roce;
-mod status;
+pub mod status;
 mod stream;
 mod transmission;
 mod version2;

@@ -1,4 +1,4 @@
-//! Names of the programs' status numbers.
+//! Names of the programs' status numbers, as the RFCs have them.
 
 /// Numbers with their names, ascending.
 type Names = [(u32, &'static str)];
@@ -8,17 +8,20 @@ fn find(names: &Names, number: u32) -> Option<&'static str> {
 }
 
 /// Names an nfsstat3; those of version 2 are the same as far as they go.
-pub(crate) fn nfs3(number: u32) -> Option<&'static str> {
+#[must_use]
+pub fn nfs3(number: u32) -> Option<&'static str> {
     find(&NFS3, number)
 }
 
 /// Names a mountstat3.
-pub(crate) fn mount3(number: u32) -> Option<&'static str> {
+#[must_use]
+pub fn mount3(number: u32) -> Option<&'static str> {
     find(&MOUNT3, number)
 }
 
 /// Names an nfsstat4.
-pub(crate) fn nfs4(number: u32) -> Option<&'static str> {
+#[must_use]
+pub fn nfs4(number: u32) -> Option<&'static str> {
     find(&NFS4, number)
 }
 

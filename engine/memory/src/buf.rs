@@ -143,6 +143,13 @@ impl Buf {
         // SAFETY: `this` is not dropped, so its units are handed over, and it was their only owner.
         unsafe { Shared::from_run(this.pool, this.pointer, this.units, this.len) }
     }
+
+    /// Gives the memory up for good: something else may access it at any time, and does not say when it is done. The memory stays
+    /// mapped and is never used again. [`Pool::stranded`](crate::Pool::stranded) counts its units.
+    pub fn strand(self) {
+        let this = ManuallyDrop::new(self);
+        this.pool().strand(this.units);
+    }
 }
 
 impl Deref for Buf {

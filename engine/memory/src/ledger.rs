@@ -39,6 +39,12 @@ impl Ledger {
     pub fn lent(&self) -> usize {
         self.pools.iter().map(Pool::lent).sum()
     }
+
+    /// Of the units in use, those that were given up for good ([`Pool::stranded`]): a disk that stands still may access them.
+    #[must_use]
+    pub fn stranded(&self) -> usize {
+        self.pools.iter().map(Pool::stranded).sum()
+    }
 }
 
 /// One line for each pool with buffers not returned; a single line if there is none.

@@ -146,6 +146,8 @@ pub(crate) struct Inner {
     stored_max: Cell<u32>,
     /// Units on loan to other reactors, each as often as it was lent.
     lent: Cell<u32>,
+    /// Units that were given up for good.
+    stranded: Cell<u32>,
     // Only touched in `with_extents`, by closures that call nothing that could come back here.
     extents: UnsafeCell<Option<Extents>>,
     name: &'static str,
@@ -251,6 +253,7 @@ impl Pool {
             stored: Cell::new(0),
             stored_max: Cell::new(0),
             lent: Cell::new(0),
+            stranded: Cell::new(0),
             extents: UnsafeCell::new(runs.then(|| Extents::new(units))),
             name: pool,
             arena: arena.clone(),
@@ -406,6 +409,12 @@ impl Pool {
         self.inner().outstanding.get() as usize
     }
 
+    /// Units in use that were given up for good ([`Buf::strand`]).
+    #[must_use]
+    pub fn stranded(&self) -> usize {
+        self.inner().stranded.get().min(self.inner().outstanding.get()) as usize
+    }
+
     /// The most units that were in use at once.
     #[must_use]
     pub fn outstanding_max(&self) -> usize {
@@ -460,6 +469,11 @@ fn next_serial() -> u32 {
 }
 
 impl Inner {
+    /// Counts units that are given up for good.
+    pub(crate) fn strand(&self, units: u32) {
+        self.stranded.set(self.stranded.get().saturating_add(units));
+    }
+
     fn leak(self) -> NonNull<Inner> {
         NonNull::from(Box::leak(Box::new(self)))
     }

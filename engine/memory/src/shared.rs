@@ -450,6 +450,16 @@ impl From<Buf> for Shared {
     }
 }
 
+impl Shared {
+    /// Gives the memory up for good, as [`Buf::strand`] does. Others that cover the same memory go on reading it.
+    pub fn strand(self) {
+        if !self.is_empty() {
+            let this = ManuallyDrop::new(self);
+            this.pool().strand(this.counts().len() as u32);
+        }
+    }
+}
+
 impl Drop for Shared {
     #[inline]
     fn drop(&mut self) {

@@ -75,7 +75,9 @@ pub use server::governor::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL, CreditPolicy}
 pub use server::owner::owner;
 pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;
-pub use service::observed::{Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS};
+pub use service::observed::{
+    EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS,
+};
 pub use service::panic_guard::PanicGuard;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};

@@ -1,11 +1,12 @@
 //! Shared by tests of several crates: how a test says that it was skipped, how long it waits, how many allocations it makes
-//! ([`CountingAllocator`]), and where its files are ([`Scratch`]).
+//! ([`CountingAllocator`]), where its files are ([`Scratch`]), and how system calls fail ([`refuse_system_calls`]).
 //!
 //! Rust's test harness knows passed and failed only, and hides what a passed test prints. A test that cannot do its work on
 //! this machine calls [`skipped`] and returns. `ci/test.sh` counts it as skipped, not as passed, and prints the reason.
 #![deny(unsafe_code)]
 
 mod allocator;
+mod refusal;
 mod scratch;
 
 use std::env;
@@ -17,6 +18,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 pub use allocator::CountingAllocator;
+pub use refusal::refuse_system_calls;
 pub use scratch::Scratch;
 
 /// The environment variable that names the file to which [`skipped`] appends its lines.

@@ -37,6 +37,7 @@ impl Inner {
             stored: Cell::new(0),
             stored_max: Cell::new(0),
             lent: Cell::new(0),
+            stranded: Cell::new(0),
             extents: UnsafeCell::new(None),
             name: of.name,
             arena: of.arena.clone(),

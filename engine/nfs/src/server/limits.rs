@@ -20,7 +20,7 @@ use stag_vfs::{FsError, Store, Timestamp};
 
 use super::rerun::Answered;
 use super::transfer::AnsweredTransfer;
-use super::waiting::{Pending, PendingCall};
+use super::waiting::{Pending, PendingCall, Stage};
 use super::{ExportTable, ResolvedHandle};
 
 /// Transfers of one export that go on in a pass at most.
@@ -148,7 +148,8 @@ impl<S: Store + ?Sized> ExportTable<S> {
     }
 
     fn take_turn(&mut self, call: PendingCall, now: Duration, time: Timestamp) {
-        let PendingCall { waiter, pending, .. } = call;
+        let PendingCall { mut waiter, pending, .. } = call;
+        waiter.end_wait(Stage::Limit, now);
         match pending {
             Pending::Compound(suspended) => self.waiting.add_turned(waiter.token, suspended),
             Pending::Answered(answered) => self.waiting.add_answered(waiter, answered),

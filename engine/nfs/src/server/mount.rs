@@ -89,6 +89,10 @@ impl<S: Store + ?Sized> Service for Mount<S> {
         Some(String::from_utf8_lossy(path.0).into_owned())
     }
 
+    fn stage(&self, token: Token) -> &'static str {
+        self.exports.borrow().stage(token)
+    }
+
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
@@ -129,8 +133,9 @@ pub(super) fn send(found: &Result<[u8; HANDLE_LEN], Status>, reply: &mut Reply<'
         Err(status) => Err(*status),
     };
     reply.success(|writer| writer.value(&results));
-    if found.is_err() {
+    if let Err(status) = found {
         reply.refuses_caller();
+        reply.failed_with(status.number());
     }
 }
 

@@ -137,6 +137,10 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         Some(self.exports.borrow().describe(first.0))
     }
 
+    fn stage(&self, token: Token) -> &'static str {
+        self.exports.borrow().stage(token)
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfs, now, time)
@@ -257,6 +261,9 @@ pub(super) trait Answer {
 impl<T: Encode, F: Encode> Answer for nfs3::ProcedureResults<T, F> {
     fn send(&self, reply: &mut Reply<'_>) {
         reply.success(|writer| writer.value(self));
+        if let Err(failure) = self {
+            reply.failed_with(failure.status.number());
+        }
     }
 }
 

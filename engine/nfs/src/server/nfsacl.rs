@@ -96,6 +96,10 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
 
     // What becomes readable meanwhile, and how long nothing happens, NFS says of the same stores.
 
+    fn stage(&self, token: Token) -> &'static str {
+        self.exports.borrow().stage(token)
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfsacl, now, time)
@@ -166,8 +170,10 @@ impl Gotten {
                 Ok(())
             }),
             Err(error) => {
-                let results: nfsacl::GetaclReply<'_> = Err(failure(*error, *attributes));
+                let failed = failure(*error, *attributes);
+                let results: nfsacl::GetaclReply<'_> = Err(failed);
                 reply.success(|writer| writer.value(&results));
+                reply.failed_with(failed.status.number());
             }
         }
     }

@@ -389,6 +389,11 @@ impl Transfer {
     pub(super) fn is_write(&self) -> bool {
         self.procedure == Procedure::Write
     }
+
+    /// Whether it is a COMMIT.
+    pub(super) fn is_commit(&self) -> bool {
+        self.procedure == Procedure::Commit
+    }
 }
 
 impl Pending {

@@ -82,10 +82,11 @@ pub(super) struct Waiting {
     is_crowded: bool,
     /// The one of them that its store told of.
     ready: Option<WaitsFor>,
-    /// The wall clock in this pass.
+    /// The time of this pass, and the wall clock.
+    now: Duration,
     time: Timestamp,
     /// Those that waited and have their answer.
-    answered: VecDeque<(Program, Token, Answered)>,
+    answered: VecDeque<(Waiter, Answered)>,
     /// COMPOUNDs whose turn has come at an export that has limits.
     turned: VecDeque<(Token, Box<SuspendedCompound>)>,
 }
@@ -98,6 +99,30 @@ struct WaitingList {
     taken: usize,
 }
 
+/// Why a Call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// The store looks at names or attributes, or changes them.
+    Names,
+    /// The store reads or writes data.
+    Data,
+    /// Data or changes go to stable storage.
+    Sync,
+    /// Its export has a limit.
+    Limit,
+}
+
+impl Stage {
+    fn words(self) -> &'static str {
+        match self {
+            Stage::Names => "the file system, for names or attributes",
+            Stage::Data => "the disk, for data",
+            Stage::Sync => "the disk, for a sync",
+            Stage::Limit => "a limit of its export",
+        }
+    }
+}
+
 /// A Call that waits, and whose it is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waiter {
@@ -106,15 +131,52 @@ pub(super) struct Waiter {
     pub(super) token: Token,
     /// Its client, as [`owner`] tells clients apart.
     pub(super) client: u128,
+    waits: Waits,
+}
+
+/// The waits of one Call.
+#[derive(Clone, Copy, Debug)]
+struct Waits {
+    /// When the wait in hand began.
+    since: Duration,
+    /// The longest of the waits that are over.
+    longest: Option<(Stage, Duration)>,
+}
+
+impl Waits {
+    fn since(since: Duration) -> Waits {
+        Waits { since, longest: None }
+    }
+
+    /// The wait in hand is over.
+    fn end(&mut self, stage: Stage, now: Duration) {
+        self.longest = self.longest_until(stage, now);
+        self.since = now;
+    }
+
+    /// The longest, if the wait in hand ends now.
+    fn longest_until(&self, stage: Stage, now: Duration) -> Option<(Stage, Duration)> {
+        let waited = now.saturating_sub(self.since);
+        match self.longest {
+            Some((_, longest)) if longest >= waited => self.longest,
+            _ => Some((stage, waited)),
+        }
+    }
 }
 
 impl Waiter {
     pub(super) fn of(program: Program, call: &Call<'_>) -> Waiter {
-        Waiter::new(program, call.token(), call.peer())
+        Waiter { waits: Waits::since(call.now()), ..Waiter::new(program, call.token(), call.peer()) }
     }
 
+    /// One whose waits are not timed.
     pub(super) fn new(program: Program, token: Token, peer: Option<&Peer>) -> Waiter {
-        Waiter { program, token, client: owner(peer) }
+        Waiter { program, token, client: owner(peer), waits: Waits::since(Duration::MAX) }
+    }
+
+    /// The wait in hand is over.
+    pub(super) fn end_wait(&mut self, stage: Stage, now: Duration) {
+        self.waits.end(stage, now);
     }
 }
 
@@ -151,6 +213,17 @@ impl Pending {
             Pending::Again(_) | Pending::Acting(_) | Pending::Lock(_) => true,
             Pending::Compound(suspended) => suspended.is_at_names(),
             Pending::Transfer(_) | Pending::Changed(_) | Pending::Answered(_) => false,
+        }
+    }
+
+    /// What its store does.
+    fn stage(&self) -> Stage {
+        match self {
+            Pending::Again(_) | Pending::Acting(_) | Pending::Compound(_) | Pending::Lock(_) => Stage::Names,
+            Pending::Transfer(transfer) if transfer.is_commit() => Stage::Sync,
+            Pending::Transfer(_) => Stage::Data,
+            Pending::Changed(_) => Stage::Sync,
+            Pending::Answered(_) => Stage::Limit,
         }
     }
 }
@@ -280,6 +353,7 @@ impl Default for Waiting {
             places_max: PLACES_MAX,
             is_crowded: false,
             ready: None,
+            now: Duration::ZERO,
             time: Timestamp::default(),
             answered: VecDeque::new(),
             turned: VecDeque::new(),
@@ -348,7 +422,7 @@ impl Waiting {
 
     /// Keeps the answer of a Call until its service asks.
     pub(super) fn add_answered(&mut self, waiter: Waiter, answered: Answered) {
-        self.answered.push_back((waiter.program, waiter.token, answered));
+        self.answered.push_back((waiter, answered));
     }
 
     /// Keeps a COMPOUND whose turn has come until version 4 asks.
@@ -368,8 +442,8 @@ impl Waiting {
 
     /// The answer of a Call that waited, if that is the next.
     fn take_answered(&mut self, token: Token) -> Option<Answered> {
-        let at = self.answered.iter().position(|(_, answered, _)| *answered == token)?;
-        self.answered.remove(at).map(|(_, _, answered)| answered)
+        let at = self.answered.iter().position(|(waiter, _)| waiter.token == token)?;
+        self.answered.remove(at).map(|(_, answered)| answered)
     }
 }
 
@@ -383,6 +457,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
         now: Duration,
         time: impl FnOnce() -> Timestamp,
     ) -> Option<Token> {
+        self.waiting.now = now;
         // NFS asks the stores for all services.
         let is_answered =
             self.has_answers() || program == Program::Nfs && (self.has_turn(now) || self.ask_stores(now));
@@ -418,8 +493,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
             self.take_turns(now, time);
         }
         loop {
-            if let Some((_, token, _)) = self.waiting.answered.iter().find(|(other, ..)| *other == program) {
-                return Some(*token);
+            let mut answered = self.waiting.answered.iter().map(|(waiter, _)| waiter);
+            if let Some(waiter) = answered.find(|waiter| waiter.program == program) {
+                return Some(waiter.token);
             }
             if self.waiting.ready.is_none() {
                 self.ask_stores(now);
@@ -501,7 +577,9 @@ impl<S: Store + ?Sized> ExportTable<S> {
 
     /// Goes on with the Call that its store told of, as far as it gets.
     fn advance(&mut self, now: Duration, time: Timestamp) {
-        let Some((ready, PendingCall { waiter, pending, .. })) = self.waiting.take_ready() else { return };
+        let Some((ready, call)) = self.waiting.take_ready() else { return };
+        let PendingCall { mut waiter, pending, .. } = call;
+        waiter.end_wait(pending.stage(), now);
         let finished =
             self.shares[ready.share].volume_mut().store_mut().finish(ready.ticket, &mut Vec::new());
         let next = match pending {
@@ -546,6 +624,19 @@ impl<S: Store + ?Sized> ExportTable<S> {
             Err((Some(waits), pending)) => self.waiting.add(waits, waiter, pending),
             Err((None, _)) => {}
         }
+    }
+
+    /// What the Call waited for longest that [`ExportTable::poll_later`] told of.
+    pub(super) fn stage(&self, token: Token) -> &'static str {
+        let Waiting { answered, ready, now, .. } = &self.waiting;
+        let answered = answered.iter().find(|(waiter, _)| waiter.token == token);
+        let longest = match answered {
+            Some((waiter, _)) => waiter.waits.longest,
+            None => ready
+                .and_then(|ready| self.waiting.at(ready))
+                .and_then(|call| call.waiter.waits.longest_until(call.pending.stage(), *now)),
+        };
+        longest.map_or("its store", |(stage, _)| stage.words())
     }
 
     /// Answers the Call that [`ExportTable::poll_later`] told of.
@@ -620,5 +711,27 @@ impl<S: Store + ?Sized> ExportTable<S> {
             Begun::Acts(waits, acting) => (waits, Pending::Acting(acting)),
         };
         self.keep(waits, waiter, pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_stage_of_a_call_is_its_longest_wait() {
+        let at = Duration::from_millis;
+        let mut waits = Waits::since(at(10));
+        let ends = [
+            (Stage::Names, 12, Stage::Names),
+            (Stage::Limit, 20, Stage::Limit),
+            (Stage::Sync, 27, Stage::Limit),
+        ];
+        for (stage, until, longest) in ends {
+            let found = waits.longest_until(stage, at(until));
+            assert_eq!(found.map(|(stage, _)| stage), Some(longest), "{stage:?}");
+            waits.end(stage, at(until));
+        }
+        assert_eq!(waits.longest, Some((Stage::Limit, at(8))));
     }
 }

@@ -93,6 +93,14 @@ impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
         self.services.abandoned(service, token);
     }
 
+    fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
+        self.services.subject(service, call)
+    }
+
+    fn stage(&self, service: usize, token: Token) -> &'static str {
+        self.services.stage(service, token)
+    }
+
     fn next_call_back(&mut self) -> Option<(usize, CallBack)> {
         self.services.next_call_back()
     }

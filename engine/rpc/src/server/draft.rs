@@ -81,6 +81,8 @@ pub(crate) struct Draft {
     pub(crate) pieces: Vec<Shared>,
     /// A service has done something for its caller: anything but NULL, an error of RPC, or a refusal of the caller.
     pub(crate) is_service: bool,
+    /// The error that the results tell of, for counters; 0: none.
+    pub(crate) status: u32,
     /// The handler's decision.
     pub(crate) verdict: Verdict,
     /// The RDMA Writes that are still to be posted, and the next of them to post.
@@ -137,6 +139,7 @@ impl Draft {
             items: Vec::with_capacity(ITEMS_USUAL),
             pieces: Vec::with_capacity(PIECES_USUAL),
             is_service: false,
+            status: 0,
             verdict: Verdict::Empty,
             writes: Vec::with_capacity(PIECES_USUAL),
             next_write: 0,
@@ -259,6 +262,7 @@ impl Draft {
         self.payload_len = 0;
         self.left_out = (0, 0);
         self.is_service = false;
+        self.status = 0;
         self.verdict = Verdict::Empty;
         if !(self.items.is_empty() && self.pieces.is_empty() && self.long.is_empty()) {
             self.forget_lists();

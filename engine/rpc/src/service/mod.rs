@@ -117,6 +117,9 @@ pub enum Outcome {
     Later(Token),
 }
 
+/// What a late Call waited for, if its service does not say more.
+const SERVICE_STAGE: &str = "its service";
+
 /// One RPC program. Lives on one reactor, which owns it: no locks are needed, and none should be taken.
 ///
 /// The engine answers for it: unknown versions and procedures (`PROG_MISMATCH`, `PROC_UNAVAIL`),
@@ -154,6 +157,12 @@ pub trait Service {
     fn subject(&self, call: &Call<'_>) -> Option<String> {
         let _ = call;
         None
+    }
+
+    /// What a Call waited for longest that was left for later and can be answered now, in a few words for the log.
+    fn stage(&self, token: Token) -> &'static str {
+        let _ = token;
+        SERVICE_STAGE
     }
 
     /// The next Call that was left for later and can be answered now. Called each pass.
@@ -278,6 +287,11 @@ pub trait Services {
         let _ = (service, call);
         None
     }
+    /// What a late Call of service number `service` waited for longest, in words.
+    fn stage(&self, service: usize, token: Token) -> &'static str {
+        let _ = (service, token);
+        SERVICE_STAGE
+    }
     /// The next late answer, and whose it is.
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)>;
     /// Lets service number `service` answer late.
@@ -400,6 +414,9 @@ impl<S: Services> Services for Option<S> {
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
         self.as_ref()?.subject(service, call)
     }
+    fn stage(&self, service: usize, token: Token) -> &'static str {
+        self.as_ref().map_or(SERVICE_STAGE, |services| services.stage(service, token))
+    }
     #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
         self.as_mut()?.poll_later(now)
@@ -491,6 +508,12 @@ macro_rules! services {
                 match service {
                     $($place => self.$place.subject(call),)+
                     _ => None,
+                }
+            }
+            fn stage(&self, service: usize, token: Token) -> &'static str {
+                match service {
+                    $($place => self.$place.stage(token),)+
+                    _ => SERVICE_STAGE,
                 }
             }
             fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {

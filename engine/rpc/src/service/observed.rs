@@ -1,10 +1,11 @@
-//! [`Observed`]: services whose Calls are counted by procedure, with the time that late answers took.
+//! [`Observed`]: counts the Calls of services by procedure, with their errors and times.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
 use std::time::Duration;
 
 use stag_fabric::LogLimiter;
+use stag_runtime::Clock;
 use stag_wire::rpc::{CallHeader, OpaqueAuth};
 
 use crate::ConnectionId;
@@ -23,16 +24,29 @@ const SERVICES: usize = 8;
 /// Calls under way whose time is taken. Those beyond are counted and not timed.
 const TIMED_MAX: usize = 65_536;
 
+/// One Call in this number of a procedure is timed while its service has it.
+const SAMPLED: u64 = 64;
+
+/// Errors of one procedure that are counted apart. Those beyond are counted as [`OTHER_STATUS`].
+const FAILURES_MAX: usize = 32;
+
+/// The status of errors that are not counted apart.
+pub const OTHER_STATUS: u32 = u32::MAX;
+
 /// Upper bounds of the ranges of [`ProcedureStatistics::waited`], in microseconds. The last range has no bound.
 pub const WAIT_BOUNDS_MICROSECONDS: [u64; 9] =
     [64, 256, 1_024, 4_096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304];
+
+/// Upper bounds of the ranges of [`ProcedureStatistics::executed`], in nanoseconds. The last range has no bound.
+pub const EXECUTION_BOUNDS_NANOSECONDS: [u64; 9] =
+    [250, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 64_000, 256_000];
 
 /// What is known of one procedure.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcedureStatistics {
     /// The program's number.
     pub program: u32,
-    /// The version that was called last.
+    /// The version of a Call that was timed.
     pub version: u32,
     /// The procedure's name.
     pub name: &'static str,
@@ -44,6 +58,31 @@ pub struct ProcedureStatistics {
     pub waited: [u64; WAIT_BOUNDS_MICROSECONDS.len() + 1],
     /// The sum of these times.
     pub waited_sum: Duration,
+    /// The time that the service itself took for one Call of 64, without what happened before and after it, in the ranges of
+    /// [`EXECUTION_BOUNDS_NANOSECONDS`]. A late answer counts until the service said that it comes later.
+    pub executed: [u64; EXECUTION_BOUNDS_NANOSECONDS.len() + 1],
+    /// The sum of these times.
+    pub executed_sum: Duration,
+    /// Errors of its program that it answered with, as [`Reply::failed_with`] was told, and how often. At most 32 are told apart; the
+    /// last is then [`OTHER_STATUS`].
+    pub failures: Vec<(u32, u64)>,
+}
+
+impl ProcedureStatistics {
+    /// Counts an error.
+    #[cold]
+    fn fail(&mut self, status: u32) {
+        let is_known = |status: u32| move |failure: &&mut (u32, u64)| failure.0 == status;
+        if let Some((_, calls)) = self.failures.iter_mut().find(is_known(status)) {
+            *calls += 1;
+        } else if self.failures.len() < FAILURES_MAX {
+            self.failures.push((status, 1));
+        } else if let Some((_, calls)) = self.failures.iter_mut().find(is_known(OTHER_STATUS)) {
+            *calls += 1;
+        } else {
+            self.failures.push((OTHER_STATUS, 1));
+        }
+    }
 }
 
 /// A Call that is answered later.
@@ -58,8 +97,8 @@ struct LateCall {
 
 /// Serves as `S` does, and counts its Calls.
 ///
-/// A Call that is answered at once costs its counter alone. One that is answered later is timed with the clock of the reactor's
-/// passes, from the pass that called the service to the pass that let it finish. Calls that the engine answers itself are not
+/// Most Calls that are answered at once cost a counter alone; one of 64 is timed. A Call that is answered later is timed with the
+/// clock of the reactor's passes, from the pass that called the service to the pass that let it finish. Calls that the engine answers itself are not
 /// counted: NULL, repeated Calls whose Reply was kept, and Calls that it refuses. A Call that is answered by a
 /// [`Deferred`](crate::Deferred) is counted, and not timed.
 ///
@@ -73,8 +112,10 @@ pub struct Observed<S> {
     late: HashMap<(usize, Token), LateCall, foldhash::fast::RandomState>,
     /// Late answers that take at least this long are logged.
     slow: Option<Duration>,
-    /// The clock in this pass.
+    /// The time of this pass.
     now: Duration,
+    /// For the Calls that are timed within a pass.
+    clock: Clock,
     complaints: LogLimiter,
 }
 
@@ -87,6 +128,7 @@ impl<S: Services> Observed<S> {
             late: HashMap::default(),
             slow: None,
             now: Duration::ZERO,
+            clock: Clock::start(),
             complaints: LogLimiter::default(),
         }
     }
@@ -127,14 +169,21 @@ impl<S: Services> Observed<S> {
         service % SERVICES * PROCEDURES + procedure
     }
 
-    #[inline(always)]
-    fn count(&mut self, service: usize, call: &Call<'_>) {
+    /// Calls a service, and times it.
+    #[cold]
+    #[inline(never)]
+    fn call_timed(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let place = Self::place(service, call);
+        self.name(place, call);
+        let began = self.clock.now();
+        let outcome = self.services.call(service, call, reply);
+        let took = self.clock.now().saturating_sub(began);
+        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let range = EXECUTION_BOUNDS_NANOSECONDS.partition_point(|&bound| bound < nanoseconds);
         let counted = &mut self.procedures[place];
-        counted.calls += 1;
-        if counted.version != call.version {
-            self.name(place, call);
-        }
+        counted.executed[range] += 1;
+        counted.executed_sum += took;
+        outcome
     }
 
     /// Notes which procedure has a place.
@@ -148,6 +197,11 @@ impl<S: Services> Observed<S> {
         (counted.program, counted.version, counted.name) = (call.program, call.version, name);
     }
 
+    /// What a Call waited for that is to be answered, if the log asks.
+    fn stage_of(&self, service: usize, token: Token) -> &'static str {
+        if self.slow.is_some() { self.services.stage(service, token) } else { "" }
+    }
+
     #[cold]
     fn begin(&mut self, key: (usize, Token), call: &Call<'_>) {
         let (place, since) = (Self::place(key.0, call), call.now());
@@ -159,8 +213,12 @@ impl<S: Services> Observed<S> {
         }
     }
 
-    fn end(&mut self, key: (usize, Token)) {
+    /// A late answer is there, with this status. `stage` says what the Call waited for.
+    fn end(&mut self, key: (usize, Token), status: u32, stage: &str) {
         let Some(LateCall { place, since, client, subject }) = self.late.remove(&key) else { return };
+        if status != 0 {
+            self.procedures[place].fail(status);
+        }
         let waited = self.now.saturating_sub(since);
         let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         let range = WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds);
@@ -174,7 +232,15 @@ impl<S: Services> Observed<S> {
             let procedure = counted.name;
             let client = client.as_deref().unwrap_or("unknown");
             let subject = subject.as_deref().unwrap_or("unknown");
-            tracing::warn!(procedure, client, subject, ?waited, withheld, "slow: its service answered late");
+            tracing::warn!(
+                procedure,
+                client,
+                subject,
+                ?waited,
+                stage,
+                withheld,
+                "slow: it waited for {stage}"
+            );
         }
     }
 }
@@ -206,8 +272,17 @@ impl<S: Services> Services for Observed<S> {
     // A call of its own would cost as much as the counting.
     #[inline(always)]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        self.count(service, call);
-        let outcome = self.services.call(service, call, reply);
+        let counted = &mut self.procedures[Self::place(service, call)];
+        counted.calls += 1;
+        let outcome = match counted.calls % SAMPLED {
+            // The first of each.
+            1 => self.call_timed(service, call, reply),
+            _ => self.services.call(service, call, reply),
+        };
+        let status = reply.status();
+        if status != 0 {
+            self.procedures[Self::place(service, call)].fail(status);
+        }
         if let Outcome::Later(token) = outcome
             && !reply.is_deferred(token)
         {
@@ -226,14 +301,20 @@ impl<S: Services> Services for Observed<S> {
         self.services.poll_later(now)
     }
 
+    fn stage(&self, service: usize, token: Token) -> &'static str {
+        self.services.stage(service, token)
+    }
+
     fn finish(&mut self, service: usize, token: Token, reply: &mut Reply<'_>) {
+        let stage = self.stage_of(service, token);
         self.services.finish(service, token, reply);
-        self.end((service, token));
+        self.end((service, token), reply.status(), stage);
     }
 
     fn abandoned(&mut self, service: usize, token: Token) {
+        let stage = self.stage_of(service, token);
         self.services.abandoned(service, token);
-        self.end((service, token));
+        self.end((service, token), 0, stage);
     }
 
     #[inline]

@@ -122,6 +122,10 @@ impl<S: Service> Service for PanicGuard<S> {
         if self.is_on { caught(|| self.service.subject(call)).flatten() } else { self.service.subject(call) }
     }
 
+    fn stage(&self, token: Token) -> &'static str {
+        self.service.stage(token)
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         self.now = now;
         self.service.poll_later(now)

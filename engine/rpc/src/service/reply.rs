@@ -187,6 +187,19 @@ impl Reply<'_> {
         self.draft.is_service = false;
     }
 
+    /// Says, after [`Reply::success`], that its results tell of an error, for counters ([`Observed`](crate::Observed)): a number of
+    /// the program, other than 0.
+    #[inline]
+    pub fn failed_with(&mut self, status: u32) {
+        self.draft.status = status;
+    }
+
+    /// The error that the results tell of; 0: none.
+    #[inline(always)]
+    pub(super) fn status(&self) -> u32 {
+        self.draft.status
+    }
+
     /// Answers that the arguments could not be decoded (RFC 5531 `GARBAGE_ARGS`, 8166-4.5.2-b).
     pub fn garbage_arguments(&mut self) {
         self.error(Accepted::GarbageArgs);

@@ -67,6 +67,11 @@ impl Fuse {
         self.shared.changed.notify_all();
     }
 
+    /// Takes it away, with all that waits for it.
+    pub(crate) fn abort(&self) {
+        unmount(&self.scratch.0, UnmountFlags::FORCE | UnmountFlags::DETACH).unwrap();
+    }
+
     /// Lets each look-up take this long.
     pub(crate) fn delay(&self, delay: Duration) {
         self.shared.state.lock().unwrap().delay = delay;

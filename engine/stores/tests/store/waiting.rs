@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig, DiskFile, Pieces, Sync};
 use stag_runtime::Clock;
-use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait};
+use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, MayWait};
 use stag_testing::Scratch;
 use stag_vfs::{
     Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Store, Ticket, Timestamp, Update,
@@ -18,7 +18,7 @@ use stag_vfs::{
 };
 
 use crate::fuse::Fuse;
-use crate::lab::{Lab, PAGE};
+use crate::lab::{Lab, PAGE, is_root};
 
 const ROOT: UserIdentity = UserIdentity::ROOT;
 const NOW: Timestamp = Timestamp { seconds: 1, nanoseconds: 0 };
@@ -187,6 +187,113 @@ fn data_of_a_file_system_that_stands_still_holds_up_its_owner_only() {
             assert_eq!(next(&disk).tag, 1);
         }
     }
+}
+
+/// A disk ends although a file system stands still, with io_uring and without. What that has in hand stays out of the pool.
+#[test]
+fn data_of_a_file_system_that_stands_still_does_not_hold_up_the_end() {
+    let Some(fuse) = Fuse::mount() else {
+        return stag_testing::skipped("this process may not mount FUSE file systems");
+    };
+    for uring in [true, false] {
+        let file = OpenOptions::new().read(true).write(true).open(fuse.scratch.0.join("f1")).unwrap();
+        let file = Arc::new(DiskFile::from(OwnedFd::from(file)));
+        let pool = Lab::pool(PAGE, 16);
+        let disk = Disk::new(&DiskConfig { uring, ..DiskConfig::default() }, &[]);
+        fuse.stand_still(true);
+        for tag in 0..3 {
+            disk.read(tag, &file, 0, Pieces::from_iter([pool.take().unwrap()])).unwrap();
+        }
+        let text = Pieces::from_iter([pool.take().unwrap().share()]);
+        disk.write(3, &file, 0, text, Sync::None).unwrap();
+        assert!(disk.poll().is_none(), "it stands still");
+        drop(disk);
+        assert_eq!((pool.outstanding(), pool.stranded()), (4, 4), "io_uring: {uring}");
+        fuse.stand_still(false);
+    }
+}
+
+/// What waits for a file system that goes away gets an answer: a question, and a change.
+#[test]
+fn a_file_system_that_goes_away_answers_what_waits() {
+    let Some((mut volume, fuse)) = slow() else { return };
+    let begin = |volume: &mut Volume<DirectoryStore>| {
+        let root = volume.stat(volume.profile().root)?;
+        let at = EntryName { directory: &root, name: b"d" };
+        volume.make_directory(&ROOT, at, &Update::default(), NOW)
+    };
+    // Once all that it has to know is known, the change begins.
+    let change = loop {
+        match begin(&mut volume) {
+            Ok(Progress::Later(change)) => break change,
+            Err(Blocked::Waits(question)) => {
+                fuse.stand_still(false);
+                assert_eq!(end(&mut volume, question), Ok(Finished::Ready));
+                fuse.stand_still(true);
+            }
+            found => panic!("{found:?}"),
+        }
+    };
+    let Err(Blocked::Waits(question)) = look_up(&volume, "f7") else { panic!("it stands still") };
+    assert_eq!(volume.store_mut().poll_later(Duration::ZERO), None);
+    fuse.abort();
+    assert!(end(&mut volume, change).is_err());
+    assert_eq!(end(&mut volume, question), Ok(Finished::Ready));
+    let found = wait(&mut volume, |volume| look_up(volume, "f7"));
+    assert!(found.is_err(), "{found:?}");
+}
+
+/// Makes a file, writes, reads, lists and removes it.
+fn use_it(lab: &mut Lab) {
+    let file = lab.file("f");
+    lab.write(file, 0, b"text").unwrap();
+    assert_eq!(lab.commit(file), Ok(()));
+    assert_eq!(lab.read(file, 0, 9).0, b"text");
+    let root = lab.root();
+    lab.remove(root, "f").unwrap();
+    assert_eq!(lab.store.attributes(file).err(), Some(FsError::Stale));
+}
+
+/// Where no more threads can be started, a store does all that it does with them.
+#[test]
+fn without_helper_threads_a_store_works() {
+    let test = |uring: bool, may_wait: MayWait| {
+        let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, 64));
+        let disk = Disk::new(&DiskConfig { uring, ..DiskConfig::default() }, &[]);
+        let store = Lab::open_by(disk, &scratch, &pool, |config| config.may_wait = Some(may_wait));
+        stag_testing::refuse_system_calls(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
+        use_it(&mut Lab { pool, store, seconds: 0, baseline: 0, scratch: Some(scratch) });
+    };
+    for (uring, may_wait) in [(true, MayWait::Device), (false, MayWait::Device), (false, MayWait::Everything)]
+    {
+        // The filter is of a thread.
+        std::thread::spawn(move || test(uring, may_wait)).join().unwrap();
+    }
+}
+
+/// Where no thread at all can be started, a store waits itself. One that acts as its callers needs a thread for that, and says so.
+#[test]
+fn without_any_thread_a_store_works_or_says_why_not() {
+    let test = || {
+        stag_testing::refuse_system_calls(&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN);
+        let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, 64));
+        let config = DirectoryConfig { trust: Duration::ZERO, ..DirectoryConfig::new(&scratch.0, 78) };
+        let disk = Disk::new(&DiskConfig::default(), &[]);
+        match DirectoryStore::new(&config, disk, pool.clone()) {
+            Ok(store) => {
+                assert_eq!(store.may_wait(), MayWait::Nothing);
+                use_it(&mut Lab {
+                    pool,
+                    store: store.into(),
+                    seconds: 0,
+                    baseline: 0,
+                    scratch: Some(scratch),
+                });
+            }
+            Err(error) => assert!(is_root() && matches!(error, DirectoryError::ActAs { .. }), "{error}"),
+        }
+    };
+    std::thread::spawn(test).join().unwrap();
 }
 
 #[test]

@@ -375,7 +375,8 @@ fn conclude<S: Store + ?Sized>(
     match step {
         Ok(()) => counts.succeed(number),
         Err(Stop::Waits(_) | Stop::Later(..) | Stop::Limited(..)) => counts.wait(number),
-        Err(_) => counts.fail(number),
+        Err(Stop::Fails(status) | Stop::FailsWithFields(status)) => counts.fail(number, status),
+        Err(Stop::TooBig) => counts.fail(number, Status4::RepTooBig),
     }
     let status = match step {
         Ok(()) => {
@@ -654,7 +655,7 @@ fn wait<'c, 'a, S: Store + ?Sized>(
     let number = operations.next_number().and_then(Result::ok).unwrap_or_default();
     let mark = cursor.results.begin_operation(number);
     cursor.results.fail(mark, Status4::Delay);
-    server.state.counts.fail(number);
+    server.state.counts.fail(number, Status4::Delay);
     Some(cursor)
 }
 

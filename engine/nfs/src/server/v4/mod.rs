@@ -418,6 +418,10 @@ impl<S: Store + ?Sized> Service for Nfs4<S> {
         })
     }
 
+    fn stage(&self, _: Token) -> &'static str {
+        "the store or the limit of that operation"
+    }
+
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         if let Some((token, _)) = self.answered.front() {
             return Some(*token);

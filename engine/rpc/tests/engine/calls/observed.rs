@@ -5,7 +5,7 @@ use std::time::Duration;
 use stag_fabric::sim::{FaultPlan, World};
 use stag_rpc::{
     Call, Chunks, ConnectionEvent, ConnectionId, Deferred, Observed, Outcome, Procedure, ProcedureStatistics,
-    Reply, Service, Token, WAIT_BOUNDS_MICROSECONDS,
+    Reply, Service, Services, Token, WAIT_BOUNDS_MICROSECONDS,
 };
 use stag_runtime::Poller;
 
@@ -18,12 +18,18 @@ const NOW: u32 = 1;
 const LATER: u32 = 2;
 /// Answered by a [`Deferred`].
 const DEFERRED: u32 = 3;
+/// Answered with the error 7.
+const FAILS: u32 = 4;
+/// Answered late with the error 8.
+const FAILS_LATE: u32 = 5;
 /// Beyond the procedures that are counted apart.
 const HIGH: u32 = 1000;
 
 static NOW_PROCEDURE: Procedure = Procedure::plain("NOW");
 static LATER_PROCEDURE: Procedure = Procedure::plain("LATER");
 static DEFERRED_PROCEDURE: Procedure = Procedure::plain("DEFERRED");
+static FAILS_PROCEDURE: Procedure = Procedure::plain("FAILS");
+static FAILS_LATE_PROCEDURE: Procedure = Procedure::plain("FAILS_LATE");
 static HIGH_PROCEDURE: Procedure = Procedure::plain("HIGH");
 
 #[derive(Default)]
@@ -32,6 +38,8 @@ struct Slow {
     may_answer: bool,
     deferred: Vec<Deferred>,
     abandoned: u32,
+    /// Of the next late answer.
+    status: u32,
 }
 
 impl Service for Slow {
@@ -48,6 +56,8 @@ impl Service for Slow {
             NOW => Some(&NOW_PROCEDURE),
             LATER => Some(&LATER_PROCEDURE),
             DEFERRED => Some(&DEFERRED_PROCEDURE),
+            FAILS => Some(&FAILS_PROCEDURE),
+            FAILS_LATE => Some(&FAILS_LATE_PROCEDURE),
             HIGH => Some(&HIGH_PROCEDURE),
             _ => None,
         }
@@ -55,7 +65,8 @@ impl Service for Slow {
 
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         match call.procedure {
-            LATER => {
+            LATER | FAILS_LATE => {
+                self.status = if call.procedure == FAILS_LATE { 8 } else { 0 };
                 self.late.push(call.token());
                 Outcome::Later(call.token())
             }
@@ -67,9 +78,16 @@ impl Service for Slow {
             }
             _ => {
                 reply.success(|_| Ok(()));
+                if call.procedure == FAILS {
+                    reply.failed_with(7);
+                }
                 Outcome::Done
             }
         }
+    }
+
+    fn stage(&self, _: Token) -> &'static str {
+        "a test"
     }
 
     fn poll_later(&mut self, _: Duration) -> Option<Token> {
@@ -78,6 +96,7 @@ impl Service for Slow {
 
     fn finish(&mut self, _: Token, reply: &mut Reply<'_>) {
         reply.success(|_| Ok(()));
+        reply.failed_with(self.status);
     }
 
     fn abandoned(&mut self, _: Token) {
@@ -202,4 +221,46 @@ fn a_call_whose_client_is_gone_is_timed_no_longer() {
     lab.slow().may_answer = true;
     lab.run(|lab| lab.slow().abandoned == 1);
     assert_eq!(lab.observed().timed(), 0);
+}
+
+#[test]
+fn errors_are_counted_by_procedure_and_status() {
+    let mut lab = Lab::new();
+    for procedure in [NOW, FAILS, NOW, FAILS, FAILS] {
+        lab.begin(procedure);
+        lab.end();
+    }
+    lab.slow().may_answer = true;
+    for procedure in [FAILS_LATE, LATER] {
+        lab.begin(procedure);
+        lab.end();
+    }
+    let found = ["NOW", "FAILS", "FAILS_LATE", "LATER"].map(|name| lab.found(name).failures);
+    assert_eq!(found, [vec![], vec![(7, 3)], vec![(8, 1)], vec![]]);
+}
+
+/// The time of the first Call of each procedure is taken, and of each 64th after it.
+#[test]
+fn some_calls_are_timed_while_their_service_has_them() {
+    let mut lab = Lab::new();
+    for calls in 1..=130 {
+        lab.begin(NOW);
+        lab.end();
+        let found = lab.found("NOW");
+        assert_eq!(found.executed.iter().sum::<u64>(), (calls + 63) / 64, "{calls} Calls");
+    }
+    lab.begin(FAILS);
+    lab.end();
+    let found = lab.found("FAILS");
+    assert_eq!((found.executed.iter().sum::<u64>(), found.version), (1, 3));
+    assert!(found.executed_sum > Duration::ZERO);
+}
+
+#[test]
+fn a_service_says_what_its_call_waited_for() {
+    let mut lab = Lab::new();
+    lab.begin(LATER);
+    lab.run(|lab| !lab.slow().late.is_empty());
+    let token = lab.slow().late[0];
+    assert_eq!(lab.observed().stage(0, token), "a test");
 }
