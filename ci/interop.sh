@@ -70,7 +70,7 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
 elif [ ${#groups[@]} -eq 0 ]; then
     # What takes long and depends little on the version of NFS is in one of the two long groups.
     groups=(client:off:/mem:files,names,acl,tree,basic,git client:p2p:/dir:few locks:crc:/mem kill:off:/dir:2)
-    groups+=(server:off server:asked:few public:/mem own-files client:verbs-siw:/mem:links client:verbs-rxe:/mem:files server:verbs-siw:few)
+    groups+=(server:off server:asked:few public:/mem readme own-files client:verbs-siw:/mem:links client:verbs-rxe:/mem:files server:verbs-siw:few)
     groups+=("client:off@auto:/mem:files,directory,links,names,acl,holes,parallel,special" "client:tcp@4.1:/dir:few" locks:off@4.2:/dir)
     groups+=("client:tcp+4@4.2:/mem:files,parallel" kill:off@4.2:/dir:2)
     groups+=("client:off+4:/mem:files,parallel" twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
@@ -179,7 +179,7 @@ stagd_crc=off
 stagd_cores=()
 two_cores() { taskset -pc $$ | sed 's/.*: //' | tr , '\n' | awk -F- '{ for (i = $1; i <= (NF > 1 ? $2 : $1); i++) print i }' | head -n 2 | paste -sd,; }
 # A new stagd on the same folder; /mem is empty.
-stagd_start() {
+stagd_start() { # [GRACE]
     local n=0 exports=(--export "mem:/mem,root_squash=no") on=("${cores[@]}")
     [ ${#on[@]} -gt 0 ] || on=("${stagd_cores[@]}")
     mkdir -p "$work/dir" "$work/state"
@@ -188,10 +188,11 @@ stagd_start() {
     export STAG_RUNTIME_DIR=$work/claims
     # Not the last one's "ready".
     : >"$work/stagd.log"
-    # Also at rpcbind's port: a mount with locks asks there for the lock manager.
+    # Also at rpcbind's port, where a mount with locks asks for the lock manager, and where a client of version 4 looks first.
     # shellcheck disable=SC2086 # its words
-    "$programs/stagd" "${exports[@]}" "${on[@]}" ${LABV_FEATURES:-} --listen "iwarp://$host:$port" --listen "tcp://$host:111" --crc "$stagd_crc" \
-        --state-dir "$work/state" --grace 5 >"$work/stagd.log" 2>&1 &
+    "$programs/stagd" "${exports[@]}" "${on[@]}" ${LABV_FEATURES:-} --listen "iwarp://$host:$port" --listen "tcp://$host:111" \
+        --listen "tcp://$host:2049" --crc "$stagd_crc" \
+        --state-dir "$work/state" --grace "${1:-5}" >"$work/stagd.log" 2>&1 &
     stagd=$!
     until grep -q '^ready' "$work/stagd.log"; do
         n=$((n + 1))
@@ -214,6 +215,8 @@ own_files=''
 # The example of a store of one's own, by TCP.
 own_files_start() {
     local n=0
+    # It has the port.
+    stagd_stop
     "$programs/examples/own_files" "tcp://$host:2049" >"$work/own_files.log" 2>&1 &
     own_files=$!
     until grep -q '^ready' "$work/own_files.log"; do
@@ -296,7 +299,8 @@ ask() {
             kill -KILL "$stagd"
             wait "$stagd"
             sleep 2
-            stagd_start
+            # Longer than any row may take: it ends when all clients are back.
+            stagd_start 900
             ;;
         # peer siw|rxe: a second guest on the same wire, with a stagd on verbs.
         peer) peer_start peer.sh "$2" ;;

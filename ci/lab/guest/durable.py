@@ -3,10 +3,12 @@
 
     durable.py FILE ROUNDS COMMAND...     FILE on the mount; COMMAND kills and restarts the server, once for each round
 
+A lock is held on a file of its own, which is written after each restart: a client that could not reclaim the lock gets an error.
 Three processes work all the time: one appends records, each with an fsync of its own; one writes 4 MiB that the
 server need not keep before the fsync at the end (a server that forgot them says so by its write verifier, and the
 client sends them again); one creates, links, renames and removes. Then everything is read back from the server.
 """
+import fcntl
 import os
 import random
 import subprocess
@@ -75,12 +77,20 @@ def number(path):
         return 0
 
 
+def hold_lock(path):
+    """Opens a file and locks it, exclusively. Returns its descriptor."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.lockf(held, fcntl.LOCK_EX)
+    return held
+
+
 def main():
     path, rounds, command = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
     until, acknowledged, rounds_done = "/tmp/durable-stop", "/tmp/durable-records", "/tmp/durable-bulk"
     for stale in (until, acknowledged, rounds_done):
         if os.path.exists(stale):
             os.unlink(stale)
+    held = hold_lock(path + ".lock")
     children = {}
     for job in (lambda: appender(path, acknowledged, until), lambda: bulk(path + ".bulk", rounds_done, until), lambda: names(path + ".names", rounds, until)):
         pid = os.fork()
@@ -102,6 +112,8 @@ def main():
                 assert time.monotonic() < began + 120, "the load does not go on"
                 assert os.waitpid(-1, os.WNOHANG) == (0, 0), "a process of the load has ended"
             print(f"the load went on {time.monotonic() - began:.1f} s after the restart", flush=True)
+            os.pwrite(held, b"held", 0)
+            os.fsync(held)
     finally:
         open(until, "w").close()
     for pid in children:

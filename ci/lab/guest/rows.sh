@@ -335,6 +335,20 @@ rpcinfo_rows() {
     done
 }
 
+# readme  the mounts of README: no options but the transport, at the ports where clients look first.
+group_readme() {
+    link_up off
+    quiet_from
+    row 60 tcp readme_row
+    row 60 rdma readme_row -o rdma
+    row 5 dmesg is_quiet
+    link_down
+}
+readme_row() { # OPTION...
+    timeout -k 5 $((60 * SLOWNESS)) mount -t nfs "$@" "$SERVER:/mem" $MNT && grep " $MNT .*[,=]vers=4.2," /proc/mounts || return
+    echo there >$MNT/readme && drop && [ "$(cat $MNT/readme)" = there ] && rm $MNT/readme && unmount
+}
+
 # own-files  the example of a store of one's own, mounted as its first lines say.
 group_own-files() {
     local options=ro,vers=3,proto=tcp,port=2049,mountport=2049,nolock
