@@ -30,6 +30,8 @@ mod opens;
 mod pair;
 #[path = "restart.rs"]
 mod restart;
+#[path = "room.rs"]
+mod room;
 #[path = "state.rs"]
 mod state;
 

@@ -30,6 +30,8 @@ mod opens;
 mod pair;
 #[path = "restart.rs"]
 mod restart;
+#[path = "room.rs"]
+mod room;
 #[path = "../../../stores/tests/store/slow.rs"]
 mod slow;
 #[path = "state.rs"]

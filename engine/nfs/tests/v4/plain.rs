@@ -38,6 +38,8 @@ mod names;
 mod opens;
 #[path = "restart.rs"]
 mod restart;
+#[path = "room.rs"]
+mod room;
 #[path = "sessions.rs"]
 mod sessions;
 #[path = "state.rs"]

@@ -277,10 +277,12 @@ const fn device(DeviceNumber { major, minor }: DeviceNumber) -> DeviceId {
     DeviceId { major, minor }
 }
 
+/// CREATE. `behind`: octets that the next operation's results need, which have to follow.
 pub(super) fn create<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     arguments: &CreateArguments4<'_>,
+    behind: usize,
 ) -> Step {
     cursor.at()?;
     let CreateArguments4 { kind, name, attributes } = arguments;
@@ -300,7 +302,7 @@ pub(super) fn create<S: Store + ?Sized>(
     let seen = server.directory(&opened)?;
     let set = wanted.for_new(server.inherits_list(&opened, &wanted)?);
     let ending = Ending::Created(DirectoryBefore::new(server.exports, &opened, &seen), wanted);
-    cursor.reserve(ending.len_max())?;
+    cursor.reserve(ending.len_max() + behind)?;
     let mut taken = std::mem::take(server.pieces);
     let text = match kind {
         CreateType::Symlink(path) => link_text(cursor, path, &mut taken),

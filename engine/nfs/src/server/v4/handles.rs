@@ -4,7 +4,12 @@ use stag_vfs::{ObjectKind, Store, access};
 use stag_wire::nfs4::files::{AccessArguments4, AccessOk4};
 use stag_wire::nfs4::{Handle4, Opaque, Status4};
 
+use super::results::OPERATION_LEN;
 use super::{At, Cursor, Server, Step};
+use crate::handle::HANDLE_LEN;
+
+/// Octets of GETFH's results, number and status included.
+pub(super) const GETFH_LEN: usize = OPERATION_LEN + 4 + HANDLE_LEN;
 
 pub(super) fn putfh<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
