@@ -193,6 +193,11 @@ pub(super) fn exchange_id<S: Store + ?Sized>(
         StateProtection::None => {}
         // Without RPCSEC_GSS there is no machine credential (8881-18.35.3).
         StateProtection::MachineCredential(_) => return Err(Status4::Inval.into()),
+        StateProtection::Ssv(wishes)
+            if wishes.hashes.is_empty() || wishes.ciphers.is_empty() || wishes.window == 0 =>
+        {
+            return Err(Status4::Inval.into());
+        }
         StateProtection::Ssv(_) => return Err(Status4::EncrAlgUnsupp.into()),
     }
     let Config4 { identity, .. } = &server.state.config;
