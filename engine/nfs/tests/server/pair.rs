@@ -149,7 +149,7 @@ fn reactor(number: u8) -> ReactorId {
     ReactorId::new(number.into()).unwrap()
 }
 
-fn time_of_day() -> TimeOfDay {
+pub(crate) fn time_of_day() -> TimeOfDay {
     TimeOfDay::Offset(Duration::from_secs(1_000_000))
 }
 

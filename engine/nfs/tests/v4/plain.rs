@@ -44,6 +44,8 @@ mod room;
 mod sessions;
 #[path = "state.rs"]
 mod state;
+#[path = "versions.rs"]
+mod versions;
 #[path = "weather.rs"]
 mod weather;
 
