@@ -14,7 +14,7 @@
 
 use crate::price;
 use crate::stages::{Change, may_change};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// What a slot does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,8 +138,6 @@ pub struct SlotTable {
     slots: Box<[Slot]>,
     /// Octets of a reply that is kept, at most.
     kept_max: usize,
-    /// The highest slot that the client should use.
-    target: AtomicU32,
 }
 
 impl SlotTable {
@@ -152,11 +150,7 @@ impl SlotTable {
             fingerprint: AtomicU64::new(0),
             kept: Mutex::new(Vec::new()),
         };
-        SlotTable {
-            slots: (0..count).map(slot).collect(),
-            kept_max: kept_max as usize,
-            target: AtomicU32::new(count - 1),
-        }
+        SlotTable { slots: (0..count).map(slot).collect(), kept_max: kept_max as usize }
     }
 
     /// Octets of the heap that a table takes, at most.
@@ -174,23 +168,11 @@ impl SlotTable {
         self.slots.len() as u32
     }
 
-    /// Returns the highest slot that a client may use.
+    /// Returns the highest slot that a client may use, and should: sr_highest_slotid and sr_target_highest_slotid.
     #[inline]
     #[must_use]
     pub fn highest(&self) -> u32 {
         self.count() - 1
-    }
-
-    /// Returns the highest slot that the client should use: sr_target_highest_slotid.
-    #[inline]
-    #[must_use]
-    pub fn target(&self) -> u32 {
-        self.target.load(Ordering::Relaxed)
-    }
-
-    /// Sets it; more than there are is all of them.
-    pub fn set_target(&self, highest: u32) {
-        self.target.store(highest.min(self.highest()), Ordering::Relaxed);
     }
 
     /// Takes a request of a slot.

@@ -53,6 +53,20 @@ fn a_session_has_the_limits_of_both_ends() {
     assert_eq!(client.session.flags, 0, "no channel for callbacks, no step up, nothing survives a restart");
 }
 
+/// 8881-18.46.3: all slots may be used, and should: their number does not change.
+#[test]
+fn a_client_is_told_to_use_all_of_its_slots() {
+    for (asked, expected) in [(1, 0), (10, 9), (1000, 63)] {
+        let fore = ChannelAttributes { requests_max: asked, ..FORE };
+        let mut client = Client::of(Pair::new(&["/data"]), b"client", fore);
+        let sequence = client.sequence(0);
+        client.pair.compound(2, &[sequence, ROOT], |answer| {
+            let Some(Outcome4::Sequence(Ok(ok))) = answer.outcomes.first() else { panic!("{answer:?}") };
+            assert_eq!((ok.highest_slot, ok.target_highest_slot), (expected, expected));
+        });
+    }
+}
+
 /// 8881-2.10.6.4 and the descriptions of these operations.
 #[test]
 fn operations_stand_where_they_may() {

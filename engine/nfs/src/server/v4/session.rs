@@ -377,7 +377,8 @@ pub(super) fn sequence<S: Store + ?Sized>(
         sequence_id: arguments.sequence_id,
         slot: arguments.slot,
         highest_slot: slots.highest(),
-        target_highest_slot: slots.target(),
+        // It does not follow the client's credits, which bound requests by themselves.
+        target_highest_slot: slots.highest(),
         status_flags: back::status_flags(&session),
     })?;
     cursor.session = Some(session);
