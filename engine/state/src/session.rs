@@ -297,7 +297,7 @@ mod loom_tests {
         matches!(session.sequence(&request(slot, sequence_id), NOW), Ok(Sequenced::New(_)))
     }
 
-    /// 8881-18.37.3-a: a session that ends has no request under way, and takes none afterwards. One that does not end takes it.
+    /// 8881-18.37.3-a: a session that ends has no request under way, and takes none afterwards. A refused end leaves it as it was.
     #[test]
     fn loom_a_session_ends_or_executes_a_request() {
         loom::model(|| {

@@ -300,7 +300,7 @@ fn advice_is_taken_and_not_followed() {
     });
 }
 
-/// 8166-4.3.3-b: a Reply chunk comes back unused, of length 0, if the results fit inline. The client checks what comes back.
+/// 8166-4.3.3-b: a Reply chunk comes back unused, of length 0, if the results fit inline. The client checks the chunk that the Reply returns.
 #[test]
 fn a_reply_chunk_that_is_not_needed_is_not_used() {
     let mut lab = lab();

@@ -7,7 +7,6 @@ mod below;
 #[path = "changes.rs"]
 mod changes;
 #[path = "client.rs"]
-#[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod client;
 #[path = "data.rs"]
 mod data;
