@@ -25,7 +25,7 @@ use stag_wire::xdr::Item;
 
 use super::names::{check_directory, check_name};
 use super::settable::{self, SetOn, WantedAttributes};
-use super::{At, Cursor, Server, Step, Stop};
+use super::{At, Cursor, Place, Server, Step, Stop};
 use crate::server::{ExportTable, ResolvedHandle};
 
 /// Octets of a [`ChangeInfo`].
@@ -361,14 +361,16 @@ pub(super) fn remove<S: Store + ?Sized>(
 
 /// The objects of an operation on two handles, which must be of one file system: the saved one and the current one.
 fn saved_and_current(cursor: &Cursor<'_>) -> Step<(ResolvedHandle, ResolvedHandle)> {
-    match (cursor.saved.ok_or(Status4::NoFilehandle)?, cursor.at()?) {
-        (At::Object(saved), At::Object(current)) if saved.share == current.share => {
+    match (cursor.saved.ok_or(Status4::NoFilehandle)?, *cursor.place()?) {
+        (Place::Here(At::Object(saved)), Place::Here(At::Object(current)))
+            if saved.share == current.share =>
+        {
             if current.read_only {
                 return Err(Status4::RoFs.into());
             }
             Ok((saved, current))
         }
-        (At::Pseudo(_), At::Pseudo(_)) => Err(Status4::RoFs.into()),
+        (Place::Here(At::Pseudo(_)), Place::Here(At::Pseudo(_))) => Err(Status4::RoFs.into()),
         _ => Err(Status4::XDev.into()),
     }
 }
@@ -378,7 +380,7 @@ pub(super) fn rename<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     arguments: &RenameArguments4<'_>,
 ) -> Step {
-    cursor.at()?;
+    cursor.place()?;
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(arguments.from.0)?;
     check_name(arguments.to.0)?;
@@ -402,7 +404,7 @@ pub(super) fn link<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     name: &Name4<'_>,
 ) -> Step {
-    cursor.at()?;
+    cursor.place()?;
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(name.0)?;
     let (file, directory) = saved_and_current(cursor)?;

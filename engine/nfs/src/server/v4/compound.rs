@@ -16,7 +16,7 @@ use super::super::waiting::{Hold, Pending, Program, Waiter, WaitsFor};
 use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
-use super::{At, Cursor, Resume, Server, Step, Stop};
+use super::{Cursor, Place, Resume, Server, Step, Stop};
 use super::{attributes, back, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
 /// What becomes of a Call.
@@ -57,8 +57,8 @@ impl Suspended {
 /// What a [`Cursor`] has that outlives its Call.
 struct Standing {
     minor: u32,
-    current: Option<At>,
-    saved: Option<At>,
+    current: Option<Place>,
+    saved: Option<Place>,
     states: [Option<StateId>; 2],
     session: Option<std::sync::Arc<stag_state::session::Session>>,
     claim: Option<SlotClaim>,
