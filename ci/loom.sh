@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 case ${1:-} in -*) usage ;; esac
 
 crates=("$@")
-[ $# -gt 0 ] || crates=(stag-memory stag-fabric stag-runtime stag-stores stag-state)
+[ $# -gt 0 ] || crates=(stag-memory stag-fabric stag-runtime stag-stores stag-state stag-nfs)
 
 # Its own target directory: the flag would rebuild everything of the usual one, and back.
 export CARGO_TARGET_DIR=target/loom RUSTFLAGS="--cfg loom"

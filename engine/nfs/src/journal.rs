@@ -1,23 +1,28 @@
 //! Writes what must survive a restart into a file, on a thread of its own: no reactor waits for the disk.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
+
+use crate::sync::{AtomicU64, Builder, Condvar, JoinHandle, Mutex, MutexGuard, Ordering};
 
 /// The thread, and what it has to write. It ends when this is dropped, with everything written.
-#[derive(Debug)]
 pub(crate) struct JournalWriter<E> {
     desk: Arc<JournalDesk<E>>,
     thread: Option<JoinHandle<()>>,
 }
 
+impl<E> fmt::Debug for JournalWriter<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("JournalWriter").finish_non_exhaustive()
+    }
+}
+
 /// Between the reactors and the thread.
-#[derive(Debug)]
 struct JournalDesk<E> {
     next: Mutex<NextEntries<E>>,
     has_news: Condvar,
@@ -25,7 +30,6 @@ struct JournalDesk<E> {
     written: AtomicU64,
 }
 
-#[derive(Debug)]
 struct NextEntries<E> {
     entries: VecDeque<E>,
     /// The number of the last of them. The first that was ever given is 1.
@@ -44,7 +48,7 @@ impl<E: Send + 'static> JournalWriter<E> {
             JournalDesk { next: Mutex::new(next), has_news: Condvar::new(), written: AtomicU64::new(0) };
         let desk = Arc::new(desk);
         let theirs = Arc::clone(&desk);
-        let thread = thread::Builder::new().name(name.to_owned()).spawn(move || {
+        let thread = Builder::new().name(name.to_owned()).spawn(move || {
             while let Some((entries, last)) = theirs.take() {
                 write(entries);
                 theirs.written.store(last, Ordering::Release);
@@ -79,9 +83,10 @@ impl<E> JournalDesk<E> {
 
     /// The entries to write, and the number of the last one; waits for them. `None`: nothing more will come.
     fn take(&self) -> Option<(VecDeque<E>, u64)> {
-        let wants = |next: &mut NextEntries<E>| next.entries.is_empty() && !next.is_closed;
-        let next = self.has_news.wait_while(self.next(), wants);
-        let mut next = next.unwrap_or_else(PoisonError::into_inner);
+        let mut next = self.next();
+        while next.entries.is_empty() && !next.is_closed {
+            next = self.has_news.wait(next).unwrap_or_else(PoisonError::into_inner);
+        }
         let entries = std::mem::take(&mut next.entries);
         (!entries.is_empty()).then_some((entries, next.last))
     }
@@ -109,6 +114,35 @@ pub(crate) fn replace(path: &Path, text: &str) -> io::Result<File> {
     // The name is on disk when the directory is.
     path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())?;
     Ok(file)
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+
+    /// Who sees that an entry is written sees what was done to write it.
+    #[test]
+    fn loom_an_entry_that_counts_as_written_is_on_disk() {
+        loom::model(|| {
+            let disk = Arc::new(AtomicU64::new(0));
+            let theirs = Arc::clone(&disk);
+            let journal = JournalWriter::start("journal", move |entries: VecDeque<u64>| {
+                for entry in entries {
+                    // Relaxed: what makes it seen is the number of the last entry.
+                    theirs.fetch_or(entry, Ordering::Relaxed);
+                }
+            });
+            let journal = journal.unwrap();
+            for entry in [1, 2] {
+                let number = journal.push(entry, |_| false);
+                if journal.written() >= number {
+                    assert_eq!(disk.load(Ordering::Relaxed) & entry, entry);
+                }
+            }
+            drop(journal);
+            assert_eq!(disk.load(Ordering::Relaxed), 3, "all is written when it ends");
+        });
+    }
 }
 
 #[cfg(test)]

@@ -23,14 +23,14 @@ use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use stag_state::grace::{Grace, GraceStage, InGrace, ReclaimRefused};
 
 use crate::journal::{self, JournalWriter};
 use crate::state::{from_hexadecimal, to_hexadecimal};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering};
 
 /// The file's name.
 const FILE: &str = "nfs4";
@@ -318,6 +318,41 @@ fn write(path: &Path, epoch: u32, file: &mut File, lines: VecDeque<Line>) -> io:
     }
     file.write_all(text.as_bytes())?;
     file.sync_data()
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+    use crate::sync::AtomicU64;
+
+    const TERM: Duration = Duration::from_secs(90);
+
+    /// 8881-8.4.2-a: when a reactor finds that grace is over, the file no longer names who is not back; and it stays over for all.
+    #[test]
+    fn loom_grace_is_over_once_the_file_says_so() {
+        loom::model(|| {
+            let files = Arc::new(AtomicU64::new(0));
+            let theirs = Arc::clone(&files);
+            let journal = JournalWriter::start("journal", move |lines: VecDeque<Line>| {
+                let all = lines.iter().filter(|line| matches!(line, Line::All(_))).count();
+                theirs.fetch_add(all as u64, Ordering::Relaxed);
+            });
+            let clients = KnownClients::new(1, vec![(*b"bobby").into()], Some(journal.unwrap()));
+            assert!(clients.poll_grace(Duration::ZERO, TERM), "bobby is not back");
+            let (other, same_files) = (clients.clone(), Arc::clone(&files));
+            let is_over = |clients: &KnownClients, files: &AtomicU64| {
+                let is_over = !clients.poll_grace(TERM + TERM, TERM);
+                assert!(!is_over || files.load(Ordering::Relaxed) == 1, "new state, and bobby in the file");
+                is_over
+            };
+            let reactor = thread::spawn(move || is_over(&other, &same_files));
+            let was_over = is_over(&clients, &files);
+            let was_over = reactor.join().unwrap() || was_over;
+            assert!(!was_over || is_over(&clients, &files), "it does not begin again");
+        });
+    }
 }
 
 #[cfg(test)]

@@ -20,3 +20,4 @@ mod journal;
 pub mod known_clients;
 pub mod server;
 pub mod state;
+mod sync;

@@ -172,6 +172,24 @@ mod loom_tests {
         });
     }
 
+    /// 8881-18.51.3-a: of two RECLAIM_COMPLETEs one is the first, and who has seen that the client reclaimed goes on seeing it.
+    #[test]
+    fn loom_a_client_reclaims_once() {
+        loom::model(|| {
+            let lease = Arc::new(Lease::new(Duration::ZERO));
+            let other = Arc::clone(&lease);
+            let second = thread::spawn(move || {
+                let had_reclaimed = other.has_reclaimed();
+                let is_first = other.reclaim_complete();
+                assert!(!(had_reclaimed && is_first));
+                is_first
+            });
+            let is_first = lease.reclaim_complete();
+            assert!(lease.has_reclaimed());
+            assert!(is_first ^ second.join().unwrap());
+        });
+    }
+
     /// Of two that expire it, one frees what the client held.
     #[test]
     fn loom_one_expires_a_lease() {

@@ -251,7 +251,8 @@ impl Session {
 
     /// Ends it. `own`: the request that asks runs in a slot of this session, and may.
     pub(crate) fn end(&self, own: bool) -> Result<(), SessionBusy> {
-        if self.slots.running() > usize::from(own) {
+        // A request that another reactor takes right now is under way, or finds its slot closed.
+        if !self.slots.close(usize::from(own)) {
             return Err(SessionBusy);
         }
         self.die();
@@ -261,5 +262,89 @@ impl Session {
     /// Ends it whatever runs: its client is gone.
     pub(crate) fn kill(&self) {
         self.die();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1000);
+    const LIMITS: ChannelLimits = ChannelLimits {
+        request_max: 1000,
+        response_max: 1000,
+        response_kept_max: 16,
+        operations_max: 8,
+        slots: 2,
+    };
+
+    fn session() -> loom::sync::Arc<Session> {
+        let lease = Arc::new(Lease::new(NOW));
+        let holder = SessionHolder { client: ClientId(1), owner: Arc::from([]), site: HostSite(1), lease };
+        let callback = CallbackParameters { program: 1, minor_version: 1, user: None };
+        let session = Session::new(SessionKey::new(ClientId(1), 1), holder, LIMITS, LIMITS, Some(callback));
+        loom::sync::Arc::new(session)
+    }
+
+    fn request(slot: u32, sequence_id: u32) -> SlotRequest {
+        SlotRequest { slot, sequence_id, highest_slot: 1, fingerprint: 0 }
+    }
+
+    /// Begins a request, and leaves it under way.
+    fn begins(session: &Session, slot: u32, sequence_id: u32) -> bool {
+        matches!(session.sequence(&request(slot, sequence_id), NOW), Ok(Sequenced::New(_)))
+    }
+
+    /// 8881-18.37.3-a: a session that ends has no request under way, and takes none afterwards. A refused end leaves it as it was.
+    #[test]
+    fn loom_a_session_ends_or_executes_a_request() {
+        loom::model(|| {
+            let session = session();
+            let other = loom::sync::Arc::clone(&session);
+            let request = thread::spawn(move || begins(&other, 1, 1));
+            let has_ended = session.end(false).is_ok();
+            let is_under_way = request.join().unwrap();
+            assert!(!(has_ended && is_under_way), "a request of a session that has ended");
+            // Both may refuse: then each is asked again, as DELAY says.
+            if !has_ended && !is_under_way {
+                assert!(begins(&session, 1, 1));
+            }
+        });
+    }
+
+    /// 8881-18.37.3-a: the same, where a request of the session itself ends it.
+    #[test]
+    fn loom_a_request_that_ends_its_session_is_the_last() {
+        loom::model(|| {
+            let session = session();
+            let Ok(Sequenced::New(own)) = session.sequence(&request(0, 1), NOW) else { panic!() };
+            let other = loom::sync::Arc::clone(&session);
+            let request = thread::spawn(move || begins(&other, 1, 1));
+            let has_ended = session.end(true).is_ok();
+            session.slots.finish(own, None);
+            assert!(!(has_ended && request.join().unwrap()), "a request of a session that has ended");
+            assert_eq!(begins(&session, 0, 2), !has_ended);
+        });
+    }
+
+    /// A back channel that is bound while its session ends counts no more: the client is not told of it.
+    #[test]
+    fn loom_a_session_that_ends_has_no_back_channel() {
+        loom::model(|| {
+            let session = session();
+            let other = loom::sync::Arc::clone(&session);
+            let connection = BackConnection(7);
+            let binding = thread::spawn(move || {
+                other.with_back_channel(|channel| channel.bind(connection, BackUse::Both));
+                other.with_back_channel(|channel| channel.connection_ended(connection));
+            });
+            session.kill();
+            binding.join().unwrap();
+            assert!(!session.is_back_channel_broken());
+            assert!(!session.lease().back_paths().are_down());
+            assert!(session.with_back_channel(|_| ()).is_none());
+        });
     }
 }

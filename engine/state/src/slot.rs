@@ -8,10 +8,13 @@
 //! sequence id + 1   Unused, Kept, Unkept ── claim ──▶ Running ── finish ──▶ Kept, Unkept
 //! the same          Kept ── repeat ──▶ Repeating ── copied ──▶ Kept
 //! ```
+//!
+//! A session that ends closes its slots, each in its word: so a request that another reactor takes at the same time finds the slot
+//! closed, or is found running.
 
 use crate::price;
 use crate::stages::{Change, may_change};
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// What a slot does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +97,7 @@ pub enum SequenceFault {
     /// NFS4ERR_SEQ_MISORDERED.
     #[error("the slot expects another sequence id")]
     Misordered,
-    /// NFS4ERR_DELAY: the request that this one repeats is still executed (8881-2.10.6.2-a).
+    /// NFS4ERR_DELAY: the request that this one repeats is still executed (8881-2.10.6.2-a), or the session is about to end.
     #[error("the request is being executed")]
     InProgress,
     /// NFS4ERR_SEQ_FALSE_RETRY.
@@ -115,8 +118,11 @@ const fn pack(sequence_id: u32, stage: SlotStage) -> u64 {
     (sequence_id as u64) << 32 | stage as u64
 }
 
+/// In a slot's word, beside its stage: it takes no request.
+const CLOSED: u64 = 1 << 8;
+
 fn unpack(word: u64) -> (u32, SlotStage) {
-    let stage = match word as u32 {
+    let stage = match word as u8 {
         0 => SlotStage::Unused,
         1 => SlotStage::Running,
         2 => SlotStage::Kept,
@@ -132,8 +138,6 @@ pub struct SlotTable {
     slots: Box<[Slot]>,
     /// Octets of a reply that is kept, at most.
     kept_max: usize,
-    /// The highest slot that the client should use.
-    target: AtomicU32,
 }
 
 impl SlotTable {
@@ -146,11 +150,7 @@ impl SlotTable {
             fingerprint: AtomicU64::new(0),
             kept: Mutex::new(Vec::new()),
         };
-        SlotTable {
-            slots: (0..count).map(slot).collect(),
-            kept_max: kept_max as usize,
-            target: AtomicU32::new(count - 1),
-        }
+        SlotTable { slots: (0..count).map(slot).collect(), kept_max: kept_max as usize }
     }
 
     /// Octets of the heap that a table takes, at most.
@@ -168,23 +168,11 @@ impl SlotTable {
         self.slots.len() as u32
     }
 
-    /// Returns the highest slot that a client may use.
+    /// Returns the highest slot that a client may use, and should: sr_highest_slotid and sr_target_highest_slotid.
     #[inline]
     #[must_use]
     pub fn highest(&self) -> u32 {
         self.count() - 1
-    }
-
-    /// Returns the highest slot that the client should use: sr_target_highest_slotid.
-    #[inline]
-    #[must_use]
-    pub fn target(&self) -> u32 {
-        self.target.load(Ordering::Relaxed)
-    }
-
-    /// Sets it; more than there are is all of them.
-    pub fn set_target(&self, highest: u32) {
-        self.target.store(highest.min(self.highest()), Ordering::Relaxed);
     }
 
     /// Takes a request of a slot.
@@ -197,6 +185,9 @@ impl SlotTable {
         loop {
             let word = slot.word.load(Ordering::Acquire);
             let (last, stage) = unpack(word);
+            if word & CLOSED != 0 {
+                return Err(SequenceFault::InProgress);
+            }
             let next = if request.sequence_id == last.wrapping_add(1) {
                 match stage {
                     SlotStage::Unused | SlotStage::Kept | SlotStage::Unkept => SlotStage::Running,
@@ -250,6 +241,15 @@ impl SlotTable {
         copied
     }
 
+    /// Closes all slots: none takes a request from now on, and none copies a reply. `running`: requests that may be under way. `false`:
+    /// there are more, and all slots are open as before.
+    pub(crate) fn close(&self, mut running: usize) -> bool {
+        let is_closed = self.slots.iter().position(|slot| !slot.close(&mut running));
+        let Some(failed) = is_closed else { return true };
+        self.slots[..failed].iter().for_each(Slot::reopen);
+        false
+    }
+
     /// Returns how many slots execute a request.
     #[must_use]
     pub fn running(&self) -> usize {
@@ -293,11 +293,35 @@ impl Slot {
         if is_same { Ok(Sequenced::RetryUnkept) } else { Err(SequenceFault::FalseRetry) }
     }
 
+    /// Changes the stage of a slot that the caller has claimed. It stays closed if it is.
     #[inline]
     fn set(&self, sequence_id: u32, from: SlotStage, to: SlotStage) {
         debug_assert!(may_change(&CHANGES, from, to), "{from:?} to {to:?}");
-        let before = self.word.swap(pack(sequence_id, to), Ordering::AcqRel);
+        let before = self.word.fetch_add((to as u64).wrapping_sub(from as u64), Ordering::AcqRel);
         debug_assert_eq!(unpack(before), (sequence_id, from), "a word is changed by its claimant");
+    }
+
+    /// Closes it, unless its reply is being copied, or it executes a request and no more may run. One that may counts for one of
+    /// `running`.
+    fn close(&self, running: &mut usize) -> bool {
+        loop {
+            let word = self.word.load(Ordering::Acquire);
+            let left = match unpack(word).1 {
+                SlotStage::Unused | SlotStage::Kept | SlotStage::Unkept => Some(*running),
+                SlotStage::Running => running.checked_sub(1),
+                SlotStage::Repeating => None,
+            };
+            let Some(left) = left else { return false };
+            let closed = word | CLOSED;
+            if self.word.compare_exchange(word, closed, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                *running = left;
+                return true;
+            }
+        }
+    }
+
+    fn reopen(&self) {
+        self.word.fetch_and(!CLOSED, Ordering::AcqRel);
     }
 
     /// Looks at what is kept; the caller has claimed the word.

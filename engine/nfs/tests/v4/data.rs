@@ -299,3 +299,20 @@ fn advice_is_taken_and_not_followed() {
         assert_eq!(*hints, Bitmap::EMPTY);
     });
 }
+
+/// 8166-4.3.3-b: a Reply chunk comes back unused, of length 0, if the results fit inline. The client checks the chunk that the Reply returns.
+#[test]
+fn a_reply_chunk_that_is_not_needed_is_not_used() {
+    let mut lab = lab();
+    let root = lab.root();
+    for (tag_len, long) in [(0, 0), (400, 0), (4 * 1024, 1)] {
+        let tag = vec![b't'; tag_len];
+        let operations = [lab.sequence(0), put(&root)];
+        let compound = Compound { minor: 2, tag: &tag, operations: &operations, results_max: RESULTS_MAX };
+        let before = lab.pair.client.statistics().reply_chunks;
+        let finished = lab.pair.call(&compound, Chunks::default());
+        let answer = finished.reply::<Compound<'_>>().unwrap();
+        assert_eq!((answer.status, answer.tag), (Status4::Ok, &tag[..]));
+        assert_eq!(lab.pair.client.statistics().reply_chunks - before, long, "{tag_len}");
+    }
+}

@@ -7,7 +7,6 @@ mod below;
 #[path = "changes.rs"]
 mod changes;
 #[path = "client.rs"]
-#[expect(dead_code, reason = "shared with v4, whose other tests use the rest")]
 mod client;
 #[path = "data.rs"]
 mod data;
@@ -30,6 +29,8 @@ mod opens;
 mod pair;
 #[path = "restart.rs"]
 mod restart;
+#[path = "room.rs"]
+mod room;
 #[path = "state.rs"]
 mod state;
 

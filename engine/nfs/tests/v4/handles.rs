@@ -1,12 +1,15 @@
 //! Handles, and the pseudo file system.
 
-use stag_wire::nfs4::Opaque;
-use stag_wire::nfs4::Status4;
+use stag_vfs::ObjectId;
+use stag_wire::nfs4::attributes::Attribute;
 use stag_wire::nfs4::client_id::{SecinfoStyle, SecurityFlavor};
-use stag_wire::nfs4::files::AccessArguments4;
+use stag_wire::nfs4::directory::ReaddirArguments4;
+use stag_wire::nfs4::files::{AccessArguments4, RenameArguments4};
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
+use stag_wire::nfs4::{Opaque, Status4};
 
 use super::client::Client;
+use super::files::{NO_ATTRIBUTES, create, getattr, lookup, request, symlink};
 
 const ROOT: Argument4<'static> = Argument4::Putrootfh(());
 const GETFH: Argument4<'static> = Argument4::Getfh(());
@@ -71,5 +74,48 @@ fn access_says_what_it_can_check() {
             let Some(Outcome4::Access(Ok(ok))) = outcomes.last() else { panic!("{status:?}") };
             assert_eq!((ok.supported, ok.access), expected, "{from:?}");
         });
+    }
+}
+
+/// 8881-15.2: a COMPOUND may name what another reactor has, for RENAME and LINK to say that it is another file system. It does
+/// nothing else with it.
+#[test]
+fn a_compound_that_comes_to_another_reactors_export_hears_so() {
+    const SAVEFH: Argument4<'static> = Argument4::Savefh(());
+    const RESTOREFH: Argument4<'static> = Argument4::Restorefh(());
+    if !super::IS_CARRIED {
+        return;
+    }
+    let mut client = Client::new(&["/data,root_squash=no"]);
+    let data = client.pair.root.clone();
+    let far = super::pair::key().seal(super::pair::FAR_FSID, ObjectId { fileid: 7, generation: 1 });
+    let (near, far) = ([put(&data), SAVEFH], put(&far));
+    let rename = Argument4::Rename(RenameArguments4 { from: Opaque(b"a"), to: Opaque(b"b") });
+    let link = Argument4::Link(Opaque(b"b"));
+    let list = Argument4::Readdir(ReaddirArguments4 {
+        cookie: 0,
+        verifier: Default::default(),
+        dircount: 0,
+        maxcount: 4096,
+        request: request(&[]),
+    });
+    for (behind, expected) in [
+        (&[far][..], Status4::Ok),
+        (&[far, rename], Status4::XDev),
+        (&[far, link], Status4::XDev),
+        (&[far, SAVEFH, put(&data), rename], Status4::XDev),
+        (&[far, SAVEFH, put(&data), link], Status4::XDev),
+        (&[far, GETFH], Status4::Ok),
+        (&[ROOT, lookup(b"far")], Status4::ServerFault),
+        (&[far, getattr(&[Attribute::Type])], Status4::ServerFault),
+        (&[far, lookup(b"a")], Status4::ServerFault),
+        (&[far, Argument4::Lookupp(())], Status4::ServerFault),
+        (&[far, list], Status4::ServerFault),
+        (&[far, create(symlink(b"text"), b"a", NO_ATTRIBUTES)], Status4::ServerFault),
+        (&[far, Argument4::Remove(Opaque(b"a"))], Status4::ServerFault),
+        (&[far, RESTOREFH, getattr(&[Attribute::Type])], Status4::Ok),
+        (&[far, SAVEFH, put(&data), RESTOREFH, list], Status4::ServerFault),
+    ] {
+        assert_eq!(client.status(&[&near, behind].concat()), expected, "{behind:?}");
     }
 }

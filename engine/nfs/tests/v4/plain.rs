@@ -38,10 +38,14 @@ mod names;
 mod opens;
 #[path = "restart.rs"]
 mod restart;
+#[path = "room.rs"]
+mod room;
 #[path = "sessions.rs"]
 mod sessions;
 #[path = "state.rs"]
 mod state;
+#[path = "versions.rs"]
+mod versions;
 #[path = "weather.rs"]
 mod weather;
 

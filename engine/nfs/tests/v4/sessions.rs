@@ -1,13 +1,22 @@
 //! Clients, sessions and slots, and where operations may stand.
 
+use stag_nfs::client::Operation;
+use stag_wire::nfs4::compound::OperationsWriter;
+use stag_wire::nfs4::open::{DelegationClaim, GetDirDelegationArguments, WantDelegationArguments};
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
-use stag_wire::nfs4::session::{
-    BindConnArguments, ChannelAttributes, DirectionFromClient, DirectionFromServer, SequenceArguments,
+use stag_wire::nfs4::pnfs::{
+    GetdeviceinfoArguments, GetdevicelistArguments, LayoutIoMode, LayoutReturn, LayoutcommitArguments,
+    LayoutgetArguments, LayoutreturnArguments, TypedBody,
 };
-use stag_wire::nfs4::value::FixedOpaque;
-use stag_wire::nfs4::{Opaque, Status4};
+use stag_wire::nfs4::session::{
+    BindConnArguments, ChannelAttributes, DirectionFromClient, DirectionFromServer, ProtectedOperations,
+    SequenceArguments, SetSsvArguments, SsvWishes, StateProtection,
+};
+use stag_wire::nfs4::value::{FixedOpaque, List};
+use stag_wire::nfs4::{Bitmap, Opaque, StateId, Status4, Time4, Verifier4};
+use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use super::client::{Client, Compound, FORE, create_session, exchange_id};
+use super::client::{Answer, Client, Compound, FORE, create_session, exchange_id};
 use super::pair::Pair;
 
 const ROOT: Argument4<'static> = Argument4::Putrootfh(());
@@ -42,6 +51,20 @@ fn a_session_has_the_limits_of_both_ends() {
     assert_eq!((fore.operations_max, fore.requests_max, fore.header_pad), (8, 64, 0));
     assert!(fore.response_cached_max < FORE.response_cached_max);
     assert_eq!(client.session.flags, 0, "no channel for callbacks, no step up, nothing survives a restart");
+}
+
+/// 8881-18.46.3: all slots may be used, and should: their number does not change.
+#[test]
+fn a_client_is_told_to_use_all_of_its_slots() {
+    for (asked, expected) in [(1, 0), (10, 9), (1000, 63)] {
+        let fore = ChannelAttributes { requests_max: asked, ..FORE };
+        let mut client = Client::of(Pair::new(&["/data"]), b"client", fore);
+        let sequence = client.sequence(0);
+        client.pair.compound(2, &[sequence, ROOT], |answer| {
+            let Some(Outcome4::Sequence(Ok(ok))) = answer.outcomes.first() else { panic!("{answer:?}") };
+            assert_eq!((ok.highest_slot, ok.target_highest_slot), (expected, expected));
+        });
+    }
 }
 
 /// 8881-2.10.6.4 and the descriptions of these operations.
@@ -88,6 +111,157 @@ fn operations_of_other_versions() {
             (Argument4::Illegal(()), Status4::OpIllegal),
         ] {
             assert_eq!(client.status(&[ROOT, operation]), expected, "{operation:?} of 4.{minor}");
+        }
+    }
+}
+
+/// A COMPOUND that ends with an operation of this number, without arguments.
+struct Numbered<'a> {
+    minor: u32,
+    before: &'a [Argument4<'a>],
+    number: u32,
+}
+
+impl Encode for Numbered<'_> {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
+        let mut operations = OperationsWriter::begin_call(writer, &Opaque(b""), self.minor)?;
+        self.before.iter().try_for_each(|operation| operations.push(operation))?;
+        operations.push(&self.number)?;
+        operations.finish();
+        Ok(())
+    }
+}
+
+impl Operation for Numbered<'_> {
+    const PROGRAM: u32 = stag_wire::nfs4::PROGRAM;
+    const VERSION: u32 = 4;
+    type Reply<'r> = Answer<'r>;
+
+    fn procedure(&self) -> u32 {
+        1
+    }
+
+    fn results_len_max(&self, _: bool) -> u32 {
+        400
+    }
+}
+
+/// RFC 8881 section 15.1.3.4: numbers that no version has, those of later RFCs included.
+#[test]
+fn numbers_without_an_operation_are_illegal() {
+    let mut client = Client::new(&["/data"]);
+    for minor in [1, 2] {
+        for number in [0, 2, 76, 77, 100, 10_043, 10_044, u32::MAX] {
+            for before in [&[][..], &[ROOT]] {
+                let all = [&[client.sequence(0)], before].concat();
+                client.pair.ask(Numbered { minor, before: &all, number }, |answer| {
+                    let last = answer.outcomes.last();
+                    assert!(matches!(last, Some(Outcome4::Illegal(_))), "{number}: {last:?}");
+                    assert_eq!((answer.status, answer.outcomes.len()), (Status4::OpIllegal, all.len() + 1));
+                });
+            }
+        }
+        let alone = Numbered { minor, before: &[], number: 76 };
+        assert_eq!(client.pair.ask(alone, |answer| answer.status), Status4::OpIllegal);
+    }
+}
+
+/// RFC 8881 section 17: delegations of directories and pNFS are optional, and not there. 8881-18.43.3: no file has a layout.
+#[test]
+fn what_is_optional_and_not_there_is_declined() {
+    let mut client = Client::new(&["/data"]);
+    let data = client.pair.root.clone();
+    let put = Argument4::Putfh(Opaque(&data));
+    let (stateid, body) = (StateId::ANONYMOUS, TypedBody { layout_type: 1, body: Opaque(b"") });
+    let delegation = Argument4::GetDirDelegation(GetDirDelegationArguments {
+        signal_available: false,
+        notifications: Bitmap::EMPTY,
+        child_delay: Time4::default(),
+        directory_delay: Time4::default(),
+        child_attributes: Bitmap::EMPTY,
+        directory_attributes: Bitmap::EMPTY,
+    });
+    let get = Argument4::Layoutget(LayoutgetArguments {
+        signal_available: false,
+        layout_type: 1,
+        io_mode: LayoutIoMode::Read,
+        offset: 0,
+        length: u64::MAX,
+        minimum: 0,
+        stateid,
+        maxcount: 4096,
+    });
+    let commit = Argument4::Layoutcommit(LayoutcommitArguments {
+        offset: 0,
+        length: 1,
+        is_reclaim: false,
+        stateid,
+        last_write: None,
+        modified: None,
+        update: body,
+    });
+    let give_back = Argument4::Layoutreturn(LayoutreturnArguments {
+        is_reclaim: false,
+        layout_type: 1,
+        io_mode: LayoutIoMode::Any,
+        what: LayoutReturn::All,
+    });
+    let device = Argument4::Getdeviceinfo(GetdeviceinfoArguments {
+        device: FixedOpaque([0; 16]),
+        layout_type: 1,
+        maxcount: 4096,
+        notifications: Bitmap::EMPTY,
+    });
+    let devices = Argument4::Getdevicelist(GetdevicelistArguments {
+        layout_type: 1,
+        maxdevices: 1,
+        cookie: 0,
+        verifier: Verifier4::default(),
+    });
+    let want =
+        Argument4::WantDelegation(WantDelegationArguments { want: 0x100, claim: DelegationClaim::Handle });
+    let set_ssv = Argument4::SetSsv(SetSsvArguments { ssv: Opaque(b"ssv"), digest: Opaque(b"") });
+    for minor in [1, 2] {
+        client.minor = minor;
+        for (operation, expected) in [
+            (delegation, Status4::NotSupp),
+            (get, Status4::LayoutUnavailable),
+            (commit, Status4::NotSupp),
+            (give_back, Status4::NotSupp),
+            (device, Status4::NotSupp),
+            (devices, Status4::NotSupp),
+            (want, Status4::NotSupp),
+            (set_ssv, Status4::NotSupp),
+        ] {
+            assert_eq!(client.status(&[put, operation]), expected, "{operation:?} of 4.{minor}");
+        }
+    }
+}
+
+/// 8881-18.35.3: only SP4_NONE is there. Without RPCSEC_GSS there is no machine credential.
+#[test]
+fn other_protection_of_state_is_declined() {
+    let mut pair = Pair::new(&["/data"]);
+    let operations = ProtectedOperations { must_enforce: Bitmap::EMPTY, must_allow: Bitmap::EMPTY };
+    let sha256 = [Opaque(&b"\x60\x86\x48\x01\x65\x03\x04\x02\x01"[..])];
+    let aes256 = [Opaque(&b"\x60\x86\x48\x01\x65\x03\x04\x01\x2a"[..])];
+    let ssv = |hashes, ciphers, window| {
+        let (hashes, ciphers) = (List::new(hashes), List::new(ciphers));
+        StateProtection::Ssv(SsvWishes { operations, hashes, ciphers, window, handle_count: 1 })
+    };
+    let Argument4::ExchangeId(mut exchange) = exchange_id(b"client", 1) else { unreachable!() };
+    for (protection, expected) in [
+        (StateProtection::MachineCredential(operations), Status4::Inval),
+        (ssv(&[], &aes256, 1), Status4::Inval),
+        (ssv(&sha256, &[], 1), Status4::Inval),
+        (ssv(&sha256, &aes256, 0), Status4::Inval),
+        (ssv(&sha256, &aes256, 1), Status4::EncrAlgUnsupp),
+        (StateProtection::None, Status4::Ok),
+    ] {
+        exchange.protection = protection;
+        for minor in [1, 2] {
+            let found = pair.status(minor, &[Argument4::ExchangeId(exchange)]);
+            assert_eq!(found, expected, "{protection:?} of 4.{minor}");
         }
     }
 }

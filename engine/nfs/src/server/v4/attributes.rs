@@ -104,7 +104,7 @@ pub(super) fn getattr<S: Store + ?Sized>(
     arguments: &GetattrArguments4<'_>,
 ) -> Step {
     let Cursor { current, results, minor, .. } = cursor;
-    let at = current.as_ref().ok_or(Status4::NoFilehandle)?;
+    let at = current.as_ref().ok_or(Status4::NoFilehandle)?.at()?;
     let request = &arguments.request;
     fattr::check_request(request, *minor)?;
     let seen = server.stat(at)?;
@@ -121,7 +121,7 @@ fn compare<S: Store + ?Sized>(
     cursor: &Cursor<'_>,
     wanted: &AttributeList<'_>,
 ) -> Step<bool> {
-    let at = cursor.current.as_ref().ok_or(Status4::NoFilehandle)?;
+    let at = cursor.place()?.at()?;
     let seen = server.stat(at)?;
     let needs = server.needs(at, &wanted.mask)?;
     Ok(server.describe(at, &seen, &needs, cursor.minor, |object| fattr::compare(wanted, object))?)

@@ -25,7 +25,7 @@ use stag_wire::xdr::Item;
 
 use super::names::{check_directory, check_name};
 use super::settable::{self, SetOn, WantedAttributes};
-use super::{At, Cursor, Server, Step, Stop};
+use super::{At, Cursor, Place, Server, Step, Stop};
 use crate::server::{ExportTable, ResolvedHandle};
 
 /// Octets of a [`ChangeInfo`].
@@ -277,10 +277,12 @@ const fn device(DeviceNumber { major, minor }: DeviceNumber) -> DeviceId {
     DeviceId { major, minor }
 }
 
+/// CREATE. `behind`: octets that the next operation's results need, which have to follow.
 pub(super) fn create<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     arguments: &CreateArguments4<'_>,
+    behind: usize,
 ) -> Step {
     cursor.at()?;
     let CreateArguments4 { kind, name, attributes } = arguments;
@@ -300,7 +302,7 @@ pub(super) fn create<S: Store + ?Sized>(
     let seen = server.directory(&opened)?;
     let set = wanted.for_new(server.inherits_list(&opened, &wanted)?);
     let ending = Ending::Created(DirectoryBefore::new(server.exports, &opened, &seen), wanted);
-    cursor.reserve(ending.len_max())?;
+    cursor.reserve(ending.len_max() + behind)?;
     let mut taken = std::mem::take(server.pieces);
     let text = match kind {
         CreateType::Symlink(path) => link_text(cursor, path, &mut taken),
@@ -359,14 +361,16 @@ pub(super) fn remove<S: Store + ?Sized>(
 
 /// The objects of an operation on two handles, which must be of one file system: the saved one and the current one.
 fn saved_and_current(cursor: &Cursor<'_>) -> Step<(ResolvedHandle, ResolvedHandle)> {
-    match (cursor.saved.ok_or(Status4::NoFilehandle)?, cursor.at()?) {
-        (At::Object(saved), At::Object(current)) if saved.share == current.share => {
+    match (cursor.saved.ok_or(Status4::NoFilehandle)?, *cursor.place()?) {
+        (Place::Here(At::Object(saved)), Place::Here(At::Object(current)))
+            if saved.share == current.share =>
+        {
             if current.read_only {
                 return Err(Status4::RoFs.into());
             }
             Ok((saved, current))
         }
-        (At::Pseudo(_), At::Pseudo(_)) => Err(Status4::RoFs.into()),
+        (Place::Here(At::Pseudo(_)), Place::Here(At::Pseudo(_))) => Err(Status4::RoFs.into()),
         _ => Err(Status4::XDev.into()),
     }
 }
@@ -376,7 +380,7 @@ pub(super) fn rename<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     arguments: &RenameArguments4<'_>,
 ) -> Step {
-    cursor.at()?;
+    cursor.place()?;
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(arguments.from.0)?;
     check_name(arguments.to.0)?;
@@ -400,7 +404,7 @@ pub(super) fn link<S: Store + ?Sized>(
     cursor: &mut Cursor<'_>,
     name: &Name4<'_>,
 ) -> Step {
-    cursor.at()?;
+    cursor.place()?;
     cursor.saved.ok_or(Status4::NoFilehandle)?;
     check_name(name.0)?;
     let (file, directory) = saved_and_current(cursor)?;

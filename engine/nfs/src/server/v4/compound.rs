@@ -16,7 +16,7 @@ use super::super::waiting::{Hold, Pending, Program, Waiter, WaitsFor};
 use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
-use super::{At, Cursor, Resume, Server, Step, Stop};
+use super::{Cursor, Place, Resume, Server, Step, Stop};
 use super::{attributes, back, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
 /// What becomes of a Call.
@@ -57,8 +57,8 @@ impl Suspended {
 /// What a [`Cursor`] has that outlives its Call.
 struct Standing {
     minor: u32,
-    current: Option<At>,
-    saved: Option<At>,
+    current: Option<Place>,
+    saved: Option<Place>,
     states: [Option<StateId>; 2],
     session: Option<std::sync::Arc<stag_state::session::Session>>,
     claim: Option<SlotClaim>,
@@ -504,6 +504,15 @@ fn decode<'a, T: Decode<'a>>(reader: &mut Reader<'a>) -> Result<T, Status4> {
     reader.value().map_err(|_| Status4::BadXdr)
 }
 
+/// Octets of results of the GETFH that comes next; none if it is another operation. An object that is made or opened needs room
+/// for it: without its handle, its client could not use it (8881-2.10.6.4).
+fn handle_len_behind(reader: &Reader<'_>) -> usize {
+    match reader.clone().u32() {
+        Ok(number) if number == Operation4::Getfh.number() => handles::GETFH_LEN,
+        _ => 0,
+    }
+}
+
 /// Runs an operation whose arguments come next. Those that no server here executes answer NFS4ERR_NOTSUPP, whatever their
 /// arguments are.
 fn perform<'a, S: Store + ?Sized>(
@@ -521,7 +530,10 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Access => run!(handles::access),
         Operation4::Close => run!(opens::close),
         Operation4::Commit => run!(files::commit),
-        Operation4::Create => run!(changes::create),
+        Operation4::Create => {
+            let arguments = decode(reader)?;
+            changes::create(server, cursor, &arguments, handle_len_behind(reader))
+        }
         Operation4::Getattr => run!(attributes::getattr),
         Operation4::Getfh => run!(handles::getfh),
         Operation4::Link => run!(changes::link),
@@ -531,7 +543,10 @@ fn perform<'a, S: Store + ?Sized>(
         Operation4::Lookup => run!(names::lookup),
         Operation4::Lookupp => run!(names::lookupp),
         Operation4::Nverify => run!(attributes::nverify),
-        Operation4::Open => run!(opens::open),
+        Operation4::Open => {
+            let arguments = decode(reader)?;
+            opens::open(server, cursor, &arguments, handle_len_behind(reader))
+        }
         Operation4::OpenDowngrade => run!(opens::open_downgrade),
         Operation4::Putfh => run!(handles::putfh),
         Operation4::Putpubfh | Operation4::Putrootfh => run!(pseudo::putrootfh),

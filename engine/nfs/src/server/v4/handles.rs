@@ -4,27 +4,40 @@ use stag_vfs::{ObjectKind, Store, access};
 use stag_wire::nfs4::files::{AccessArguments4, AccessOk4};
 use stag_wire::nfs4::{Handle4, Opaque, Status4};
 
-use super::{At, Cursor, Server, Step};
+use super::results::OPERATION_LEN;
+use super::{At, Cursor, Place, Server, Step};
+use crate::handle::HANDLE_LEN;
+
+/// Octets of GETFH's results, number and status included.
+pub(super) const GETFH_LEN: usize = OPERATION_LEN + 4 + HANDLE_LEN;
 
 pub(super) fn putfh<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     handle: &Handle4<'_>,
 ) -> Step {
-    let at = server.open_handle(&cursor.caller, handle.0)?;
-    cursor.go(at);
+    match (server.open_handle(&cursor.caller, handle.0), handle.0.try_into()) {
+        (Ok(at), _) => cursor.go(at),
+        (Err(Status4::XDev), Ok(handle)) => {
+            (cursor.current, cursor.current_state) = (Some(Place::Elsewhere(handle)), None);
+        }
+        (Err(status), _) => return Err(status.into()),
+    }
     Ok(())
 }
 
 pub(super) fn getfh<S: Store + ?Sized>(server: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
-    let handle = server.handle(&cursor.at()?);
+    let handle = match cursor.place()? {
+        Place::Here(at) => server.handle(at),
+        Place::Elsewhere(handle) => *handle,
+    };
     let handle: Handle4<'_> = Opaque(&handle);
     cursor.results.value(&handle)?;
     Ok(())
 }
 
 pub(super) fn savefh<S: Store + ?Sized>(_: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
-    cursor.saved = Some(cursor.at()?);
+    cursor.saved = Some(*cursor.place()?);
     cursor.saved_state = cursor.current_state;
     Ok(())
 }

@@ -9,8 +9,8 @@
 //! | frees or tests a state id | at the reactor that the state id names |
 //! | anything else | where it came in |
 //!
-//! The first operation that tells decides; what a COMPOUND reaches later and is elsewhere answers NFS4ERR_XDEV. Nothing but the
-//! arguments decides, so a retry finds the reactor that knows its request.
+//! The first operation that tells decides. What a COMPOUND reaches later and is elsewhere ([`Place`](super::Place)) it can only name
+//! for RENAME and LINK, which refuse it. Nothing but the arguments decides, so a retry finds the reactor that knows its request.
 
 use stag_rpc::{Call, Home};
 use stag_runtime::ReactorId;

@@ -54,6 +54,7 @@ use super::limits::RateTurn;
 use super::nfs::PIECES_MAX;
 use super::waiting::WaitsFor;
 use super::{CallContext, ExportTable, ResolvedHandle, SharedExports, SharedLocking, TimeOfDay};
+use crate::handle::HANDLE_LEN;
 use back::BackCalls;
 use compound::{Ended, OperationData};
 use counts::OperationCounts;
@@ -149,14 +150,33 @@ enum At {
     Pseudo(NodeIndex),
 }
 
+/// Where a COMPOUND went.
+#[derive(Clone, Copy)]
+enum Place {
+    Here(At),
+    /// To the object with this handle, which another reactor has: a COMPOUND whose first handle was of this one may name it for RENAME
+    /// or LINK. These answer NFS4ERR_XDEV, as no other operation may (8881-15.2).
+    Elsewhere([u8; HANDLE_LEN]),
+}
+
+impl Place {
+    /// The object or node.
+    fn at(&self) -> Result<&At, Status4> {
+        match self {
+            Place::Here(at) => Ok(at),
+            Place::Elsewhere(_) => Err(Status4::ServerFault),
+        }
+    }
+}
+
 /// Where a COMPOUND stands.
 struct Cursor<'c> {
     minor: u32,
     caller: CallContext<'c>,
     /// The connection of its Call, as long as that is there.
     connection: Option<ConnectionId>,
-    current: Option<At>,
-    saved: Option<At>,
+    current: Option<Place>,
+    saved: Option<Place>,
     /// The current state id (8881-16.2.3.1.2), and the one that goes with the saved handle.
     current_state: Option<StateId>,
     saved_state: Option<StateId>,
@@ -238,7 +258,12 @@ impl ResolvedHandle {
 impl Cursor<'_> {
     /// The current object or node.
     fn at(&self) -> Result<At, Status4> {
-        self.current.ok_or(Status4::NoFilehandle)
+        self.place().and_then(Place::at).copied()
+    }
+
+    /// Where the current handle led.
+    fn place(&self) -> Result<&Place, Status4> {
+        self.current.as_ref().ok_or(Status4::NoFilehandle)
     }
 
     /// The current object, for an operation that answers `otherwise` for nodes of the pseudo file system.
@@ -251,7 +276,7 @@ impl Cursor<'_> {
 
     /// Goes to an object or node: the current state id was the other one's (8881-16.2.3.1.2).
     fn go(&mut self, to: At) {
-        self.current = Some(to);
+        self.current = Some(Place::Here(to));
         self.current_state = None;
     }
 

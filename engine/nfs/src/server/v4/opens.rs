@@ -94,10 +94,12 @@ fn modes_of(share_access: u32, share_deny: u32) -> Result<ShareModes, Status4> {
     ShareModes::new(share_access & share::BOTH, share_deny).ok_or(Status4::Inval)
 }
 
+/// OPEN. `behind`: octets that the next operation's results need, which have to follow.
 pub(super) fn open<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
     arguments: &OpenArguments4<'_>,
+    behind: usize,
 ) -> Step {
     let modes = modes_of(arguments.share_access, arguments.share_deny)?;
     let is_reclaim = matches!(arguments.claim, OpenClaim::Previous(_));
@@ -138,7 +140,7 @@ pub(super) fn open<S: Store + ?Sized>(
     };
     cursor.at()?;
     server.check_grace(cursor, is_reclaim)?;
-    cursor.reserve(OPEN_LEN)?;
+    cursor.reserve(OPEN_LEN + behind)?;
     match arguments.claim {
         OpenClaim::Null(name) => open_named(server, cursor, opening, name.0, &arguments.how),
         _ => {

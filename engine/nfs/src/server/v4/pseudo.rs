@@ -248,8 +248,9 @@ impl<S: Store + ?Sized> Server<'_, S> {
             return Ok(At::Pseudo(node));
         }
         let place = self.exports.shares.iter().position(|own| own.serves(&export.path));
-        // Where another reactor has the files, COMPOUNDs that go there are carried: this one goes to several.
-        let place = place.ok_or(Status4::XDev)?;
+        // Where another reactor has the files, COMPOUNDs that go there are carried: this one goes to several. There is no better word
+        // for it that LOOKUP and its like may say (8881-15.2).
+        let place = place.ok_or(Status4::ServerFault)?;
         let root = self.exports.shares[place].volume().profile().root;
         Ok(self.exports.resolve(asker, place, root).map_or(At::Pseudo(node), At::Object))
     }
@@ -357,7 +358,7 @@ impl<S: Store + ?Sized> Server<'_, S> {
         }
     }
 
-    /// The object or node of a handle, if the caller may know it.
+    /// The object or node of a handle, if the caller may know it. NFS4ERR_XDEV: another reactor has it.
     pub(super) fn open_handle(&self, asker: &CallContext<'_>, handle: &[u8]) -> Result<At, Status4> {
         if crate::handle::fsid(handle) != Some(PSEUDO_FSID) {
             let opened = self.exports.open(asker, stag_wire::nfs3::Handle(handle));

@@ -19,7 +19,7 @@ const RECYCLED_LEN_MAX: usize = 64 << 10;
 /// Octets that an RPC reply has before the results of its program: they count as part of it (8881-18.36.3).
 pub(super) const REPLY_HEADER_LEN: usize = 24;
 /// Octets that an operation has before its fields: number and status.
-const OPERATION_LEN: usize = 8;
+pub(super) const OPERATION_LEN: usize = 8;
 
 /// DDP-eligible items of one reply that may go by chunk: what a [`Writer`] can leave out. Further ones are inline. More than eight would
 /// cost each message of every protocol the places for them, and no client is known that sends more READs in a COMPOUND than one.

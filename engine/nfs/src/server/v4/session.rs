@@ -3,8 +3,7 @@
 //! One reactor, the registrar, has the clients. Sessions are found by any reactor. `back.rs` has their back channels.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use stag_state::back::BackConnection;
@@ -26,6 +25,7 @@ use super::results::REPLY_HEADER_LEN;
 use super::status::{destroy_status, exchange_status, sequence_status, session_status};
 use super::{At, Config4, Cursor, Server, State4, Step, back};
 use crate::server::locking::site_of;
+use crate::sync::{AtomicU64, Mutex, Ordering};
 
 /// The sessions of all reactors of a server.
 #[derive(Clone, Debug, Default)]
@@ -193,6 +193,11 @@ pub(super) fn exchange_id<S: Store + ?Sized>(
         StateProtection::None => {}
         // Without RPCSEC_GSS there is no machine credential (8881-18.35.3).
         StateProtection::MachineCredential(_) => return Err(Status4::Inval.into()),
+        StateProtection::Ssv(wishes)
+            if wishes.hashes.is_empty() || wishes.ciphers.is_empty() || wishes.window == 0 =>
+        {
+            return Err(Status4::Inval.into());
+        }
         StateProtection::Ssv(_) => return Err(Status4::EncrAlgUnsupp.into()),
     }
     let Config4 { identity, .. } = &server.state.config;
@@ -372,7 +377,8 @@ pub(super) fn sequence<S: Store + ?Sized>(
         sequence_id: arguments.sequence_id,
         slot: arguments.slot,
         highest_slot: slots.highest(),
-        target_highest_slot: slots.target(),
+        // It does not follow the client's credits, which bound requests by themselves.
+        target_highest_slot: slots.highest(),
         status_flags: back::status_flags(&session),
     })?;
     cursor.session = Some(session);
@@ -461,4 +467,66 @@ pub(super) fn secinfo_no_name<S: Store + ?Sized>(
         }
     }
     append_flavors(cursor)
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use loom::thread;
+    use stag_state::HostSite;
+
+    use super::*;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    /// A session, as CREATE_SESSION makes it.
+    fn session(clients: &mut ClientTable) -> SessionKey {
+        let request = ExchangeRequest {
+            owner: b"client",
+            verifier: [0; 8],
+            principal: Principal(0),
+            site: HostSite(1),
+            is_update: false,
+            minor_version: 1,
+        };
+        let exchanged = clients.exchange_id(&request, |_| false, NOW).unwrap();
+        let limits = ChannelLimits {
+            request_max: 999,
+            response_max: 999,
+            response_kept_max: 0,
+            operations_max: 9,
+            slots: 1,
+        };
+        let request = SessionRequest {
+            client: exchanged.client,
+            sequence_id: exchanged.sequence_id,
+            principal: Principal(0),
+            fore: limits,
+            back: limits,
+            callback: None,
+            back_connection: None,
+        };
+        clients.create_session(&request, NOW).unwrap().key
+    }
+
+    /// A reactor that used a session lets go of it in its next pass after the session ended, whatever it did meanwhile.
+    #[test]
+    fn loom_a_reactor_lets_go_of_sessions_that_ended() {
+        loom::model(|| {
+            let config = Config4::new(1);
+            let shared = SharedSessions::default();
+            let mut registrar = Sessions::new(&config, shared.clone());
+            let key = session(&mut registrar.clients);
+            registrar.publish(Some(key));
+            let mut reactor = Sessions::new(&config, shared);
+            assert!(reactor.find(key).is_some());
+            let ending = thread::spawn(move || {
+                registrar.clients.destroy_session(key, false).unwrap();
+                registrar.publish(None);
+            });
+            reactor.sweep(NOW);
+            ending.join().unwrap();
+            reactor.sweep(NOW);
+            assert!(reactor.known.is_empty() && reactor.last.is_none());
+        });
+    }
 }
