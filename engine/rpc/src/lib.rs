@@ -77,6 +77,7 @@ pub use service::call::{Call, CallHead, Caller, Placed, PlacedPieces};
 pub use service::deferred::Deferred;
 pub use service::observed::{Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS};
 pub use service::panic_guard::PanicGuard;
+pub use service::procedure_sums::sum_procedures;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;
