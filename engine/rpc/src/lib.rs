@@ -79,6 +79,7 @@ pub use service::observed::{
     EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, Observed, ProcedureStatistics, WAIT_BOUNDS_MICROSECONDS,
 };
 pub use service::panic_guard::PanicGuard;
+pub use service::procedure_sums::sum_procedures;
 pub use service::reply::{LONG_REPLY_LEN_MAX, Placement, Reply};
 pub use service::{Home, Locate, Lookup, Outcome, Procedure, Repeat, Service, Services, Token};
 pub use statistics::Statistics;

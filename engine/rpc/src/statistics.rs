@@ -1,5 +1,7 @@
 //! An engine's counters. Plain numbers of one reactor: read them between passes.
 
+use std::ops::AddAssign;
+
 /// Counters of an engine. All count from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
@@ -125,6 +127,76 @@ impl Statistics {
             self.write_chunks += 1;
         } else {
             self.write_chunks_unused += 1;
+        }
+    }
+}
+
+/// Several engines together.
+impl AddAssign<&Statistics> for Statistics {
+    fn add_assign(&mut self, other: &Statistics) {
+        // A field that is missing here does not compile.
+        macro_rules! add {
+            ($($field:ident,)*) => {{
+                let Statistics { $($field),* } = other;
+                $(self.$field += $field;)*
+            }};
+        }
+        add! {
+            calls_sent,
+            calls_received,
+            replies_sent,
+            replies_defective,
+            replies_received,
+            calls_retransmitted,
+            keep_alives,
+            connections_restored,
+            calls_failed,
+            messages_short,
+            read_chunks,
+            position_zero_chunks,
+            write_chunks,
+            write_chunks_unused,
+            reply_chunks,
+            replies_exposed,
+            replies_taken,
+            exposures_expired,
+            replies_pulled,
+            read_bytes,
+            write_bytes,
+            copied_bytes,
+            errors_sent,
+            messages_discarded,
+            remote_invalidations,
+            local_fences,
+            connections_opened,
+            connections_closed,
+            connections_refused,
+            connections_evicted,
+            replies_starved,
+            faults,
+            violations,
+            peers_stuck,
+            streams_opened,
+            streams_closed,
+            streams_refused,
+            streams_evicted,
+            accepts_failed,
+            stream_timeouts,
+            stream_bytes_received,
+            stream_bytes_sent,
+            stream_items,
+            datagrams_received,
+            datagrams_dropped,
+            duplicates_answered,
+            duplicates_dropped,
+            duplicates_unkept,
+            calls_carried,
+            calls_executed_for_others,
+            pieces_lent,
+            groups_sent,
+            groups_received,
+            continuations,
+            items_placed,
         }
     }
 }

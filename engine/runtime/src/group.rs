@@ -4,6 +4,7 @@
 //! other through lanes ([`LaneMesh`](crate::LaneMesh)); a [`Bell`] wakes each. All of them run or none does, and they stop in
 //! phases ([`Poller`]): no reactor leaves while another waits for its answer or holds its memory.
 
+use std::error::Error;
 use std::fmt;
 use std::io;
 use std::panic;
@@ -127,6 +128,14 @@ pub struct GroupConfig {
     pub drain_max: Duration,
 }
 
+impl Default for GroupConfig {
+    /// One reactor, which is not pinned; otherwise as [`ReactorConfig`].
+    fn default() -> GroupConfig {
+        let ReactorConfig { core, mode, drain_max } = ReactorConfig::default();
+        GroupConfig { cores: vec![core], mode, drain_max }
+    }
+}
+
 /// Why a group cannot run on these cores.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -157,10 +166,12 @@ pub enum GroupConfigError {
 }
 
 /// Why a group did not run. Nothing was polled, and what was made was dropped.
-#[derive(Debug, thiserror::Error)]
+///
+/// It is an [`Error`] for every cause that has a text, such as `Box<dyn Error + Send + Sync>`. The text of [`GroupError::Make`] ends with
+/// its cause's, so it has no [`Error::source`].
+#[derive(Debug)]
 pub enum GroupError<E> {
     /// A thread was not pinned to its core.
-    #[error("reactor {reactor}: {source}")]
     Affinity {
         /// Whose thread it was.
         reactor: ReactorId,
@@ -168,7 +179,6 @@ pub enum GroupError<E> {
         source: AffinityError,
     },
     /// The system has no thread left.
-    #[error("reactor {reactor}: no thread to run it: {source}")]
     Thread {
         /// The reactor of the thread.
         reactor: ReactorId,
@@ -176,13 +186,35 @@ pub enum GroupError<E> {
         source: io::Error,
     },
     /// A poller was not made.
-    #[error("reactor {reactor}: {source}")]
     Make {
         /// The reactor of the poller.
         reactor: ReactorId,
         /// What `make` returned.
         source: E,
     },
+}
+
+impl<E: fmt::Display> fmt::Display for GroupError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            GroupError::Affinity { reactor, source } => write!(f, "reactor {reactor}: {source}"),
+            GroupError::Thread { reactor, source } => {
+                write!(f, "reactor {reactor}: no thread to run it: {source}")
+            }
+            GroupError::Make { reactor, source } => write!(f, "reactor {reactor}: {source}"),
+        }
+    }
+}
+
+// Not derived: that would want an `Error` of `E`, which a boxed error is not.
+impl<E: fmt::Debug + fmt::Display> Error for GroupError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            GroupError::Affinity { source, .. } => Some(source),
+            GroupError::Thread { source, .. } => Some(source),
+            GroupError::Make { .. } => None,
+        }
+    }
 }
 
 /// What a reactor of a group knows of it. Handed to the `make` of its poller; clones are the same reactor's.

@@ -3,6 +3,7 @@
 // Nothing here runs under loom's scheduler.
 #![cfg(not(loom))]
 
+use std::error::Error;
 use std::os::fd::RawFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -274,6 +275,22 @@ fn one_that_is_not_made_ends_all_and_its_error_comes_back() {
         assert_eq!(error.to_string(), format!("reactor {failing}: no memory"));
         assert_eq!(alive.load(Ordering::SeqCst), 0, "what was made is dropped");
     }
+}
+
+/// `?` takes what `make` returned, also if it is a boxed error, which is no `Error` itself.
+#[test]
+fn the_error_of_a_boxed_cause_is_an_error() {
+    type Boxed = Box<dyn Error + Send + Sync>;
+    fn run() -> Result<(), Boxed> {
+        let stop = StopFlag::new()?;
+        let make = |_: GroupMember| Err::<Quiet, Boxed>("no memory".into());
+        group(2, SLEEPY, PATIENCE).run(&stop, make, |_, _| ())?;
+        Ok(())
+    }
+    let error = run().unwrap_err();
+    assert!(error.to_string().ends_with(": no memory"), "{error}");
+    let error = error.downcast::<GroupError<Boxed>>().expect("it stays what it was");
+    assert!(matches!(*error, GroupError::Make { source, .. } if source.to_string() == "no memory"));
 }
 
 /// What happened in which order, over all reactors.

@@ -1,19 +1,20 @@
 //! An object store on several cores: put and get of 1 byte to 8 MiB, list, delete, save; a disk thread writes and reads what is saved.
 //!
 //! ```text
-//! objects serve URL FOLDER [THREADS]      URL is shm://NAME, iwarp://HOST:PORT, ...; saved objects lie in FOLDER
+//! objects serve URL FOLDER [THREADS [METRICS]]   URL is shm://NAME, iwarp://HOST:PORT, ...; saved objects lie in FOLDER
 //! objects put URL NAME FILE               also: get URL NAME FILE, delete URL NAME, save URL NAME
 //! objects list URL
 //! ```
 //!
 //! Each object has a home: the core that its name leads to. No lock is needed, and no octet of an object is copied between cores:
 //! data lies where it arrived, and is sent from there. `save` writes an object to the folder, from where the next server's `get`
-//! brings it. That takes a while, so a thread does it, and the core goes on with other Calls.
+//! brings it. That takes a while, so a thread does it (`disk.rs` needs none). Another serves Prometheus counters at METRICS (HOST:PORT).
 
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::Read;
+use std::io::{self, Read, Write};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
 use std::thread;
@@ -78,21 +79,14 @@ impl Objects {
     fn put(&mut self, call: &mut Call<'_>) -> Option<u32> {
         let mut arguments = call.arguments();
         let name = arguments.opaque(NAME_LEN_MAX).ok()?;
-        let pieces = match arguments.eligible_opaque(DATA_LEN_MAX).ok()? {
+        let pieces: Vec<Shared> = match arguments.eligible_opaque(DATA_LEN_MAX).ok()? {
             // It stays where it was placed.
             Item::Reduced { index, len } => {
                 let placed = call.placed(index);
                 if placed.is_missing() {
                     return Some(FAILED);
                 }
-                let mut left = len as usize;
-                let pieces = placed.pieces.drain(..).map(|mut piece| {
-                    // The last one may end with padding.
-                    piece.shrink_to(piece.len().min(left));
-                    left -= piece.len();
-                    piece.share()
-                });
-                pieces.collect()
+                placed.take_item(len).collect()
             }
             Item::Inline(octets) => {
                 let Some(mut buf) = self.seat.payload().take_len(octets.len()) else {
@@ -140,7 +134,7 @@ impl Objects {
             return Some(status(reply, NO_OBJECT));
         };
         // Memory that others may be reading stays on this core: the thread gets a copy.
-        let data: Vec<u8> = pieces.iter().flat_map(|piece| piece.iter().copied()).collect();
+        let data = pieces.iter().map(|piece| &piece[..]).collect::<Vec<_>>().concat();
         let (token, path) = (deferred.token(), self.path(name));
         let job = move || {
             let draft = path.with_extension("draft");
@@ -162,9 +156,7 @@ impl Objects {
     fn list(&self, reply: &mut Reply<'_>) -> Outcome {
         let count = self.objects.len().min(NAMES_MAX);
         reply.success(|writer| {
-            writer.u32(DONE)?;
-            writer.u32(self.seat.count() as u32)?;
-            writer.u32(count as u32)?;
+            [DONE, self.seat.count() as u32, count as u32].iter().try_for_each(|word| writer.u32(*word))?;
             self.objects.keys().take(count).try_for_each(|name| writer.opaque(name))
         });
         Outcome::Done
@@ -178,20 +170,7 @@ fn status(reply: &mut Reply<'_>, status: u32) -> Outcome {
 
 /// Answers with an object.
 fn give(reply: &mut Reply<'_>, pieces: &[Shared]) -> Outcome {
-    let len = pieces.iter().map(|piece| piece.len()).sum::<usize>() as u32;
-    match reply.item(len) {
-        Placement::Reduced => {
-            pieces.iter().for_each(|piece| reply.piece(piece.clone()));
-            reply.success(|writer| {
-                writer.u32(DONE)?;
-                writer.eligible_opaque_reduced(len).map(drop)
-            });
-        }
-        Placement::Inline => reply.success(|writer| {
-            writer.u32(DONE)?;
-            writer.opaque_pieces(len, pieces.iter().map(|piece| &piece[..]))
-        }),
-    }
+    reply.success_with_item(pieces, |writer| writer.u32(DONE));
     Outcome::Done
 }
 
@@ -248,18 +227,38 @@ fn check(reader: &mut Reader<'_>) -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// Answers each request at `place` with the counters of the server's cores.
+fn serve_metrics(place: &str, statistics: StatisticsHandle) -> io::Result<()> {
+    let listener = TcpListener::bind(place)?;
+    println!("metrics: http://{}/metrics", listener.local_addr()?);
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            // It is the same answer for all. Errors: the client may be gone.
+            let _ = client.read(&mut [0; 4096]);
+            let Some(counted) = statistics.read() else { continue };
+            let mut text = format!("objects_sent_bytes_total {}\n", counted.engines.write_bytes);
+            for it in &counted.procedures {
+                text += &format!("objects_calls_total{{procedure=\"{}\"}} {}\n", it.name, it.calls);
+            }
+            let _ = write!(client, "HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\n{text}");
+        }
+    });
+    Ok(())
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     // Memory for a few objects of the largest size.
     let connect = |url| Client::builder().memory(32 << 20).connect(url);
     match words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["serve", url, folder, ref threads @ ..] => {
+        ["serve", url, folder, ref more @ ..] => {
             let folder = PathBuf::from(folder);
-            let threads = threads.first().map_or(Ok(1), |count| count.parse())?;
-            let server = Server::new(move |seat| (Objects::new(seat, folder.clone()),)).listen(url);
-            let running =
-                server.threads(threads).memory(threads * (96 << 20)).data_max(DATA_LEN_MAX).start()?;
+            let threads = more.first().map_or(Ok(1), |count| count.parse())?;
+            let make = move |seat: &Seat| Observed::new((Objects::new(seat, folder.clone()),));
+            let server = Server::new(make).listen(url).data_max(DATA_LEN_MAX);
+            let running = server.threads(threads).memory(threads * (96 << 20)).start()?;
             println!("ready: {}", running.urls()[0]);
+            more.get(1).map_or(Ok(()), |place| serve_metrics(place, running.statistics_handle()))?;
             println!("{:?}", running.until_signal()?);
         }
         ["get", url, name, file] => {

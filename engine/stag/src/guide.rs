@@ -14,9 +14,14 @@
 //! | [`g_calls_back`] | a server that calls its clients, on the polled engine |
 //! | [`h_own_files`] | a file system of your own, which Linux mounts |
 //! | [`i_own_authentication`] | callers that prove who they are |
+//! | [`j_counters`] | what the server counts, read by another thread |
 //!
 //! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
 //! store on two cores with a disk thread, in 300 lines.
+
+mod decisions;
+
+pub use decisions::{fabrics, memory, security, threads};
 
 /// A server of one function, a client, and one Call.
 ///
@@ -687,72 +692,51 @@ pub mod h_own_files {}
 /// [`rpc::StreamClient`](crate::rpc::StreamClient) makes plain Calls only.
 pub mod i_own_authentication {}
 
-/// Which fabric when.
+/// What the server counts, read by another thread.
 ///
-/// | URL | between | needs | a Call there and back | trust |
-/// |---|---|---|---|---|
-/// | `shm://NAME` | processes of one machine | nothing | below 1 µs, if both ends poll | **all of both ends' memory**: see [`security`] |
-/// | `iwarp://HOST:PORT` | machines | a TCP port | as TCP | the chunks of Calls under way |
-/// | `verbs://HOST:PORT` | machines | an RDMA device, and rdma-core at run time | as the device | the chunks of Calls under way |
-/// | `tcp://HOST:PORT` | machines, peers without RDMA | a TCP port | as TCP | nothing |
+/// The difference: the services are [`Observed`](crate::rpc::Observed), which counts Calls by procedure and takes the time of late
+/// answers. [`RunningServer::statistics`](crate::RunningServer::statistics) adds up what all cores counted: each core is asked by a
+/// message, and answers between two passes. So cores count in plain numbers, and nothing costs more while nobody asks.
 ///
-/// The service is the same over all of them, and so is [`Client`](crate::Client). Over TCP all data is in the messages, and a Call cannot
-/// be sealed. `verbs` was tested on software devices only.
+/// ```
+/// use stag::prelude::*;
 ///
-/// Features leave out what is not used: `default-features = false, features = ["shm"]` compiles no NFS, no io_uring and no bindings of
-/// rdma-core.
-pub mod fabrics {}
-
-/// Which thread runs what.
+/// const PROGRAM: u32 = 0x2000_7a6a;
 ///
-/// - **A core of the server** is one thread: it polls, runs handlers, sends. Handlers of one core never run at the same time, so a
-///   service needs no lock. A handler that blocks stops its core.
-/// - **Idle cores** poll for 50 µs and then sleep ([`PollMode`](crate::runtime::PollMode)); `PollMode::Busy` never sleeps, and takes its
-///   core for itself alone.
-/// - **Other threads** reach a core by [`Deferred`](crate::rpc::Deferred), or by a [`mailbox`](crate::runtime::mailbox) that a service looks
-///   into ([`Service::poll_later`](crate::rpc::Service::poll_later)).
-/// - **A client** is one thread of its own for all clones of its [`Client`](crate::Client). Calls of any thread go there and their answers
-///   come back, some microseconds each. What cannot afford that polls an [`Engine`](crate::rpc::Engine) on its own thread.
-/// - **What may be sent**: [`Client`](crate::Client), [`Pending`](crate::Pending), [`SendBuf`](crate::memory::SendBuf),
-///   [`Deferred`](crate::rpc::Deferred), [`RunningServer`](crate::RunningServer). What may not, the compiler says: pools and buffers count in
-///   plain numbers, which is why a Call needs no atomic instruction.
-/// - **A handler that panics** costs its Call, and its state stays as it was in that moment:
-///   [`PanicGuard`](crate::rpc::PanicGuard). A panic elsewhere on one of several cores ends the process.
-pub mod threads {}
-
-/// Where memory comes from, and how much.
+/// static PROCEDURES: [Procedure; 1] = [Procedure::plain("ADD")];
 ///
-/// All of it is taken when a server or client starts, touched, and registered once. [`Server::memory`](crate::Server::memory) is the sum
-/// of all cores. Of each core's part, messages take a fixed sum (about 9 MiB, fewer with a smaller `receives_max`:
-/// [`Server::tune`](crate::Server::tune)), and the rest is for data: of Calls on their way, and what services keep.
+/// fn add(call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
+///     let mut arguments = call.arguments();
+///     match (arguments.u32(), arguments.u32()) {
+///         (Ok(a), Ok(b)) => reply.success(|writer| writer.u32(a.wrapping_add(b))),
+///         _ => reply.garbage_arguments(),
+///     }
+///     Outcome::Done
+/// }
 ///
-/// - Data on its way is shared between clients, so that one cannot take all. What a service keeps is marked as
-///   [stored](crate::memory::Shared::mark_stored), and does not count then.
-/// - A handler must expect that there is none: [`Placed::is_missing`](crate::rpc::Placed::is_missing), `None` of
-///   [`Pool::take_len`](crate::memory::Pool::take_len) and [`Reply::data_room`](crate::rpc::Reply::data_room).
-/// - A Call may bring [`Server::data_max`](crate::Server::data_max) octets: 1 MiB unless told otherwise. A longer one is refused, and the
-///   server's log says so.
-/// - At the end [`ServerEnd::buffers_lost`](crate::ServerEnd::buffers_lost) says whether every buffer came back.
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let server = Server::new(|_| Observed::new((Program::new(PROGRAM, 1, &PROCEDURES, add),)));
+///     let running = server.listen("iwarp://127.0.0.1:0").threads(2).memory(128 << 20).start()?;
 ///
-/// Memory that the program has already (hugepages of another library, a page cache, persistent memory) becomes an arena by
-/// [`Arena::adopt`](crate::memory::Arena::adopt), from a descriptor, or [`Arena::foreign`](crate::memory::Arena::foreign), from an address. On
-/// the polled engine, [register](crate::fabric::Provider::register) it before the first connection, cut it by a
-/// [`Pool`](crate::memory::Pool), mark its buffers as stored, and give them to [`Reply::piece`](crate::rpc::Reply::piece): they are sent from
-/// where they lie. Shared memory takes descriptors only.
+///     let client = Client::connect(&running.urls()[0])?;
+///     for number in 0..3 {
+///         client.call(PROGRAM, 1, 1, |writer| writer.u32(number).and_then(|()| writer.u32(1)))?;
+///     }
 ///
-/// **What does not exist**: [`Server`](crate::Server) does not register such memory, and the memory of a GPU is not known.
-pub mod memory {}
-
-/// What a peer can do.
+///     // A handle goes to the thread that serves metrics, and outlives the server.
+///     let handle = running.statistics_handle();
+///     let metrics = move || {
+///         let counted = handle.read().ok_or("a core does not answer")?;
+///         let lines = counted.procedures.iter();
+///         let lines = lines.map(|it| format!("calls_total{{procedure=\"{}\"}} {}\n", it.name, it.calls));
+///         Ok::<String, &str>(lines.collect())
+///     };
+///     assert_eq!(metrics()?, "calls_total{procedure=\"ADD\"} 3\n");
+///     Ok(())
+/// }
+/// ```
 ///
-/// - **Over shared memory** a process that is admitted may read and write **all registered memory** of the other end, and the other
-///   way round. Processes of the same user are admitted, others only by [`Server::admit`](crate::Server::admit) and
-///   [`ClientBuilder::admit`](crate::ClientBuilder::admit). See [`fabric::shm`](crate::fabric::shm#trust).
-/// - **Over a network** a peer reaches the chunks that a Call offers it, while the Call lasts, and nothing else.
-/// - **Nothing is encrypted**, and no one is authenticated: see [`f_callers`]. Listen where only those can connect who may, or see
-///   [`i_own_authentication`].
-/// - What a peer sends can neither crash the engine nor make it allocate without bound. **A handler has to keep that**: each length that
-///   it reads has a limit (`opaque(1024)`), and it keeps no more of a client than it wants to.
-/// - A client that takes no answers, or fetches nothing, is disconnected after a while
-///   ([`EngineConfig::peer_timeout`](crate::rpc::EngineConfig::peer_timeout)).
-pub mod security {}
+/// A program on the polled engine reads [`Engine::statistics`](crate::rpc::Engine::statistics) and
+/// [`Observed::procedures`](crate::rpc::Observed::procedures) between two passes, and a reactor's time by
+/// [`StatisticsReader`](crate::runtime::StatisticsReader) from any thread.
+pub mod j_counters {}

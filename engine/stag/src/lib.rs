@@ -72,7 +72,10 @@ pub use stag_wire as wire;
 #[cfg(any(feature = "shm", feature = "iwarp", feature = "verbs"))]
 pub use client::{Answer, CallBuilder, CallData, Client, ClientBuilder, ClientError, Pending};
 #[cfg(any(feature = "shm", feature = "iwarp", feature = "verbs"))]
-pub use server::{Program, RunningServer, Seat, Server, ServerEnd, ServerError, ServiceSet};
+pub use server::{
+    CoreStatistics, Program, RunningServer, Seat, Server, ServerEnd, ServerError, ServerStatistics,
+    ServiceSet, StatisticsHandle,
+};
 #[cfg(any(feature = "shm", feature = "iwarp", feature = "verbs"))]
 pub use url::UrlError;
 
@@ -81,6 +84,7 @@ pub mod prelude {
     #[cfg(any(feature = "shm", feature = "iwarp", feature = "verbs"))]
     pub use crate::{
         Answer, Client, ClientError, Pending, Program, RunningServer, Seat, Server, ServerError,
+        StatisticsHandle,
     };
     pub use stag_fabric::Provider;
     #[cfg(feature = "iwarp")]
@@ -92,7 +96,7 @@ pub mod prelude {
     pub use stag_memory::{Arena, ArenaConfig, Budget, Buf, Ledger, PageChoice, Pool, SendBuf, Shared};
     pub use stag_rpc::{
         Call, CallError, Caller, Chunks, ConnectionEvent, Credentials, Deferred, Engine, EngineConfig, Home,
-        Memory, Outcome, Placed, Placement, Pools, Procedure, Reply, ReplyMode, Request, Service,
+        Memory, Observed, Outcome, Placed, Placement, Pools, Procedure, Reply, ReplyMode, Request, Service,
     };
     pub use stag_runtime::{Clock, CoreId, PollMode, Poller, Reactor, ReactorConfig, ReactorId, StopFlag};
     pub use stag_wire::xdr::{Item, Overflow, Reader, Writer};

@@ -15,8 +15,8 @@ use stag::fabric::{DisconnectReason, FabricError};
 use stag::memory::SendHome;
 use stag::prelude::*;
 use stag::rpc::{
-    Backoff, BlockingClient, CallSealer, CallSource, CallToSeal, CloseReason, SealedHeader, StreamCall,
-    StreamLimits,
+    AuthNone, Backoff, BlockingClient, CallSealer, CallSource, CallToSeal, CloseReason, SealedHeader,
+    Secured, StreamCall, StreamLimits,
 };
 use stag::wire::rpc::OpaqueAuth;
 use stag::wire::xdr::Encode;
@@ -360,6 +360,55 @@ fn calls_find_their_homes_among_threads() {
     let end = running.stop().expect("no panic");
     assert!(end.drained);
     assert_eq!(end.buffers_lost, 0);
+}
+
+/// Calls of all cores and fabrics are counted, and read by another thread while they run and after their end.
+#[test]
+fn another_thread_reads_what_the_cores_count() {
+    let observed = |seat: &Seat| Observed::new(keeper(seat));
+    let server = Server::new(observed).listen(&shm("counted")).listen("iwarp://127.0.0.1:0");
+    let running = server.threads(2).memory(128 << 20).start().expect("it runs");
+    let before = running.statistics().expect("the cores answer");
+    assert_eq!((before.engines.calls_received, before.procedures.len(), before.cores.len()), (0, 0, 2));
+
+    let clients = [0, 1].map(|at: usize| Client::connect(&running.urls()[at]).expect("it is there"));
+    for client in &clients {
+        for home in [0, 1, 1] {
+            client.call(PROGRAM, 1, WHERE, |writer| writer.u32(home)).expect("an answer");
+        }
+        assert_eq!(echo(client, b"text"), b"text");
+    }
+    let handle = running.statistics_handle();
+    let found = thread::spawn(move || handle.read()).join().expect("no panic").expect("the cores answer");
+    let procedures: Vec<_> =
+        found.procedures.iter().map(|it| (it.program, it.version, it.name, it.calls)).collect();
+    assert_eq!(procedures, [(PROGRAM, 1, "WHERE", 6), (PROGRAM, 1, "ECHO", 2)]);
+    assert_eq!(found.engines.calls_received, 8);
+    let connections: usize = found.cores.iter().map(|core| core.connections).sum();
+    assert_eq!(connections, 2);
+    assert!(found.cores.iter().all(|core| core.core.is_none() && core.time.passes > 0));
+
+    drop(clients);
+    let handle = running.statistics_handle();
+    assert!(running.stop().expect("no panic").drained);
+    let end = handle.read().expect("what it counted stays");
+    assert_eq!((end.engines.replies_sent, end.procedures), (8, found.procedures));
+}
+
+/// Services that are not observed count no procedures; those that are may have flavors, before or behind.
+#[test]
+fn what_is_counted_depends_on_the_services() {
+    fn found<S: stag::ServiceSet + 'static>(make: fn(&Seat) -> S, name: &str) -> Option<u64> {
+        let running = Server::new(make).listen(&shm(name)).start().expect("it runs");
+        let client = Client::connect(&running.urls()[0]).expect("it is there");
+        assert_eq!(echo(&client, b"text"), b"text");
+        let counted = running.statistics().expect("the core answers");
+        assert_eq!(counted.engines.replies_sent, 1);
+        counted.procedures.first().map(|echo| echo.calls)
+    }
+    assert_eq!(found(keeper, "not-observed"), None);
+    assert_eq!(found(|seat| Secured::new(Observed::new(keeper(seat)), (AuthNone,)), "secured"), Some(1));
+    assert_eq!(found(|seat| Observed::new(Secured::new(keeper(seat), (AuthNone,))), "observed"), Some(1));
 }
 
 /// Wakes a thread.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 use stag_fabric::Peer;
-use stag_memory::Buf;
+use stag_memory::{Buf, Shared};
 use stag_wire::rpc::AuthSys;
 use stag_wire::xdr::Reader;
 
@@ -35,6 +35,16 @@ impl Placed {
     #[must_use]
     pub fn is_missing(&self) -> bool {
         self.len > 0 && self.pieces.is_empty()
+    }
+
+    /// Takes out the data of an item of `len` octets, without the padding behind it, in pieces that can be kept and sent.
+    pub fn take_item(&mut self, len: u32) -> impl Iterator<Item = Shared> {
+        let mut left = len as usize;
+        self.pieces.drain(..).map(move |mut piece| {
+            piece.shrink_to(piece.len().min(left));
+            left -= piece.len();
+            piece.share()
+        })
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod forecast;
 pub(crate) mod late;
 pub(crate) mod observed;
 pub(crate) mod panic_guard;
+pub(crate) mod procedure_sums;
 pub(crate) mod reply;
 pub(crate) mod steps;
 
@@ -254,7 +255,8 @@ pub enum Lookup {
 /// Procedure 0 of every program.
 pub(crate) static NULL_PROCEDURE: Procedure = Procedure::plain("NULL");
 
-/// Several services, known at compile time: `()`, one [`Service`], a tuple of up to seven, or an `Option` of these.
+/// Several services, known at compile time: `()`, a tuple of one to seven [`Service`]s (one alone is `(service,)`), an `Option` of such,
+/// or such [`Observed`](crate::Observed) or [`Secured`](crate::Secured).
 ///
 /// What stands before other services hands every method on to them, the provided ones too.
 pub trait Services {

@@ -146,6 +146,14 @@ impl<S: Services> Observed<S> {
         self.slow = slow;
     }
 
+    /// Counts the Calls of other services, from 0, and logs slow ones as this one does. `with` makes them of those that it has.
+    #[must_use]
+    pub fn map<T: Services>(self, with: impl FnOnce(S) -> T) -> Observed<T> {
+        let mut mapped = Observed::new(with(self.services));
+        mapped.set_slow_log(self.slow);
+        mapped
+    }
+
     /// The procedures that were called, in no particular order.
     pub fn procedures(&self) -> impl Iterator<Item = &ProcedureStatistics> {
         self.procedures.iter().filter(|procedure| procedure.calls > 0)

@@ -180,6 +180,32 @@ impl Reply<'_> {
         });
     }
 
+    /// Answers with what `head` writes, and behind it an eligible opaque item, the octets of `pieces`: by chunk from where they lie
+    /// if the client offered memory for them, otherwise in the Reply. It does what [`Reply::item`], [`Reply::piece`] and
+    /// [`Reply::success`] do, for results whose only eligible item is their end.
+    pub fn success_with_item(
+        &mut self,
+        pieces: &[Shared],
+        head: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+    ) {
+        let Ok(len) = u32::try_from(pieces.iter().map(Shared::len).sum::<usize>()) else {
+            return self.system_error();
+        };
+        match self.item(len) {
+            Placement::Reduced => {
+                pieces.iter().for_each(|piece| self.piece(piece.clone()));
+                self.success(|writer| {
+                    head(writer)?;
+                    writer.eligible_opaque_reduced(len).map(drop)
+                });
+            }
+            Placement::Inline => self.success(|writer| {
+                head(writer)?;
+                writer.opaque_pieces(len, pieces.iter().map(|piece| &piece[..]))
+            }),
+        }
+    }
+
     /// Says, after [`Reply::success`], that its results are a refusal of the caller: it may not use what the service has. A
     /// connection that gets nothing else makes room for others when there are as many as may be.
     #[inline]

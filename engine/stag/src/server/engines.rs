@@ -22,6 +22,7 @@ use stag_rpc::{CARRIED_CALLS_MAX, Engine, EngineConfig, EngineGroup, Memory, PAG
 use stag_runtime::{GroupMember, Poller, ReactorGroup, StopFlag, Stopped};
 
 use super::running::ServerEnd;
+use super::statistics::{CoreCounted, Desk, Desks};
 use super::{Seat, ServerError, ServiceSet, system};
 use crate::fabrics::{FabricOptions, Open};
 use crate::url::Scheme;
@@ -40,6 +41,7 @@ pub(super) struct Plan {
     pub(super) options: FabricOptions,
     pub(super) payload_len: usize,
     pub(super) catches_panics: bool,
+    pub(super) desks: Desks,
 }
 
 /// The engines of each fabric, as one server; `None` where there is one core, or not this fabric.
@@ -53,14 +55,15 @@ struct Groups {
 }
 
 /// The engines of one core.
-struct CoreEngines<S: Services> {
+struct CoreEngines<S: ServiceSet> {
     #[cfg(feature = "shm")]
-    shm: Option<Engine<Shm, S>>,
+    shm: Option<Engine<Shm, S::Guarded>>,
     #[cfg(feature = "iwarp")]
-    iwarp: Option<Engine<Iwarp, S>>,
+    iwarp: Option<Engine<Iwarp, S::Guarded>>,
     #[cfg(feature = "verbs")]
-    verbs: Option<Engine<Verbs, S>>,
+    verbs: Option<Engine<Verbs, S::Guarded>>,
     ledgers: Vec<Ledger>,
+    desk: Desk,
 }
 
 /// Does something with each engine that is there. One copy of the code for each fabric: nothing is looked up while it runs.
@@ -153,7 +156,7 @@ impl Plan {
         groups: &Groups,
         make: &F,
         urls: &Mutex<Vec<String>>,
-    ) -> Result<CoreEngines<S::Guarded>, ServerError>
+    ) -> Result<CoreEngines<S>, ServerError>
     where
         F: Fn(&Seat) -> S,
         S: ServiceSet,
@@ -169,7 +172,7 @@ impl Plan {
             ledgers: vec![memory.ledger],
             shared: Rc::default(),
         };
-        let engines = CoreEngines {
+        let engines = CoreEngines::<S> {
             #[cfg(feature = "shm")]
             shm: self.engine(Scheme::Shm, &mut parts, groups.shm.as_ref(), make)?,
             #[cfg(feature = "iwarp")]
@@ -177,6 +180,7 @@ impl Plan {
             #[cfg(feature = "verbs")]
             verbs: self.engine(Scheme::Verbs, &mut parts, groups.verbs.as_ref(), make)?,
             ledgers: parts.ledgers,
+            desk: self.desks.take(member.id().index()),
         };
         if member.id().index() == 0 {
             let mut engines = engines;
@@ -224,6 +228,7 @@ impl Plan {
             core: member.core(),
             fabric: provider.name(),
             payload: pools.payload.clone(),
+            arena: parts.arena.clone(),
             clock: member.clock(),
             shared: parts.shared.clone(),
         };
@@ -248,7 +253,7 @@ fn listen<P: Provider, S: Services>(
     Ok(format!("{scheme}://{}", chosen.map_or(address.to_owned(), |chosen| chosen.to_string())))
 }
 
-impl<S: Services> CoreEngines<S> {
+impl<S: ServiceSet> CoreEngines<S> {
     fn listen(&mut self, scheme: Scheme, address: &str) -> Result<String, ServerError> {
         match scheme {
             #[cfg(feature = "shm")]
@@ -267,21 +272,42 @@ impl<S: Services> CoreEngines<S> {
         }
     }
 
+    /// What they count.
+    fn counted(&mut self) -> CoreCounted {
+        let mut counted = CoreCounted::default();
+        each!(self.as_mut, engine => {
+            counted.engines += engine.statistics();
+            counted.connections += engine.connection_count() + engine.stream_count();
+            counted.procedures.extend(S::procedures(engine.services_mut()));
+        });
+        counted
+    }
+
+    #[cold]
+    fn answer(&mut self) {
+        let counted = self.counted();
+        self.desk.answer(&counted);
+    }
+
     /// Ends them. Returns how many buffers did not come back.
-    fn end(self, _: &Stopped) -> usize {
-        let ledgers = {
-            let mut engines = self;
-            std::mem::take(&mut engines.ledgers)
-        };
+    fn end(mut self, _: &Stopped) -> usize {
+        let counted = self.counted();
+        self.desk.end(counted);
+        let ledgers = std::mem::take(&mut self.ledgers);
+        // What the engines hold goes back to the pools.
+        drop(self);
         ledgers.iter().map(Ledger::outstanding).sum()
     }
 }
 
-impl<S: Services> Poller for CoreEngines<S> {
+impl<S: ServiceSet> Poller for CoreEngines<S> {
     #[inline]
     fn poll(&mut self, now: Duration) -> usize {
         let mut events = 0;
         each!(self.as_mut, engine => events += engine.poll(now));
+        if !self.desk.is_idle() {
+            self.answer();
+        }
         events
     }
 
@@ -292,17 +318,19 @@ impl<S: Services> Poller for CoreEngines<S> {
     }
 
     fn arm(&mut self) -> bool {
-        let mut may_sleep = true;
+        let mut may_sleep = self.desk.questions().arm();
         each!(self.as_mut, engine => may_sleep = may_sleep && engine.arm());
         may_sleep
     }
 
     fn disarm(&mut self) {
+        self.desk.questions().disarm();
         each!(self.as_mut, engine => engine.disarm());
     }
 
     fn descriptors(&self, out: &mut Vec<RawFd>) {
         each!(self.as_ref, engine => engine.descriptors(out));
+        out.push(self.desk.descriptor());
     }
 
     fn stop(&mut self, now: Duration) {

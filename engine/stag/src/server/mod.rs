@@ -1,12 +1,13 @@
 //! [`Server`]: a program served by as little code as possible, on the polled engine.
 //!
 //! `program.rs` makes a service of functions, `seat.rs` is what a service is told when it is made, `engines.rs` is the poller of one
-//! core, `running.rs` the handle of a server that runs.
+//! core, `running.rs` the handle of a server that runs, `statistics.rs` how other threads read what the cores count.
 
 mod engines;
 mod program;
 mod running;
 mod seat;
+mod statistics;
 
 use std::fmt;
 use std::io;
@@ -22,8 +23,8 @@ use stag_memory::Pool;
 #[cfg(feature = "version2")]
 use stag_rpc::ProtocolChoice;
 use stag_rpc::{
-    EngineConfig, EngineError, FlavorSet, MemoryError, PAGE_LEN, PanicGuard, Pools, Secured, Service,
-    Services,
+    EngineConfig, EngineError, FlavorSet, MemoryError, Observed, PAGE_LEN, PanicGuard, Pools,
+    ProcedureStatistics, Secured, Service, Services,
 };
 use stag_runtime::{
     Clock, CoreId, GroupConfig, GroupConfigError, GroupError, PollMode, ReactorGroup, StopFlag,
@@ -36,6 +37,7 @@ use engines::Plan;
 pub use program::Program;
 pub use running::{RunningServer, ServerEnd};
 pub use seat::Seat;
+pub use statistics::{CoreStatistics, ServerStatistics, StatisticsHandle};
 
 /// Octets of memory of each core, unless told otherwise.
 const MEMORY_PER_CORE: usize = 64 << 20;
@@ -101,13 +103,20 @@ impl From<GroupError<ServerError>> for ServerError {
     }
 }
 
-/// The services of a server, as a tuple of one to four: `(Echo,)`; or such a tuple [`Secured`] with authentication flavors.
+/// The services of a server, as a tuple of one to four: `(Echo,)`; such a tuple [`Observed`], which counts Calls by procedure; and either
+/// of them [`Secured`] with authentication flavors.
 pub trait ServiceSet {
     /// The same, of which a handler's panic costs one Call.
     type Guarded: Services;
 
     /// Guards each, if `is_on`.
     fn guarded(self, is_on: bool) -> Self::Guarded;
+
+    /// What was counted of each procedure that was called; nothing, unless the services are [`Observed`].
+    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
+        let _ = guarded;
+        Vec::new()
+    }
 }
 
 macro_rules! service_set {
@@ -132,6 +141,22 @@ impl<S: ServiceSet, F: FlavorSet> ServiceSet for Secured<S, F> {
 
     fn guarded(self, is_on: bool) -> Self::Guarded {
         self.map(|services| services.guarded(is_on))
+    }
+
+    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
+        S::procedures(guarded.services_mut())
+    }
+}
+
+impl<S: ServiceSet + Services> ServiceSet for Observed<S> {
+    type Guarded = Observed<S::Guarded>;
+
+    fn guarded(self, is_on: bool) -> Self::Guarded {
+        self.map(|services| services.guarded(is_on))
+    }
+
+    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
+        guarded.procedures().cloned().collect()
     }
 }
 
@@ -184,7 +209,7 @@ where
     F: Fn(&Seat) -> S + Send + Sync + 'static,
     S: ServiceSet + 'static,
 {
-    /// A server of the services that `make` returns, a tuple of one to four.
+    /// A server of the services that `make` returns: a tuple of one to four, or one of the other kinds of [`ServiceSet`].
     ///
     /// `make` runs once for each core **and each fabric**, on the core's own thread, so services need be neither `Send` nor
     /// `Sync`. What the fabrics of a core have in common comes from [`Seat::shared`].
@@ -312,16 +337,19 @@ where
         config.check().map_err(EngineError::from)?;
         let payload_len = payload_len(&config, memory, cores.len(), fabrics.len())?;
         let stop = StopFlag::new().map_err(system("make the flag that stops the server"))?;
-        let group = GroupConfig { cores, mode: options.poll, drain_max };
+        let group = GroupConfig { cores: cores.clone(), mode: options.poll, drain_max };
         let reactors = ReactorGroup::new(&group, Clock::start())?;
         let (ready, is_ready) = mpsc::channel();
-        let plan = Plan { places, fabrics, config, options, payload_len, catches_panics };
+        let times = reactors.statistics();
+        let (statistics, desks) = statistics::desks(&cores, times)
+            .map_err(system("make the mailboxes that ask cores for what they count"))?;
+        let plan = Plan { places, fabrics, config, options, payload_len, catches_panics, desks };
         let its_stop = stop.clone();
         let thread = thread::Builder::new().name("stag-server".to_owned());
         let thread = thread.spawn(move || plan.run(reactors, &its_stop, &make, ready));
         let thread = thread.map_err(system("start a thread for the server"))?;
         match is_ready.recv() {
-            Ok(urls) => Ok(RunningServer::new(urls, stop, thread)),
+            Ok(urls) => Ok(RunningServer::new(urls, stop, statistics, thread)),
             // It ended before it was ready, and says why.
             Err(mpsc::RecvError) => match running::join(thread) {
                 Err(error) => Err(error),

@@ -7,6 +7,7 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag_runtime::StopFlag;
 
+use super::statistics::{ServerStatistics, StatisticsHandle};
 use super::{ServerError, system};
 
 /// How a server ended.
@@ -24,6 +25,7 @@ pub struct ServerEnd {
 pub struct RunningServer {
     urls: Vec<String>,
     stop: StopFlag,
+    statistics: StatisticsHandle,
     /// Until it is joined.
     thread: Option<JoinHandle<Result<ServerEnd, ServerError>>>,
 }
@@ -41,9 +43,10 @@ impl RunningServer {
     pub(super) fn new(
         urls: Vec<String>,
         stop: StopFlag,
+        statistics: StatisticsHandle,
         thread: JoinHandle<Result<ServerEnd, ServerError>>,
     ) -> RunningServer {
-        RunningServer { urls, stop, thread: Some(thread) }
+        RunningServer { urls, stop, statistics, thread: Some(thread) }
     }
 
     /// Where it listens, in the order of [`Server::listen`](crate::Server::listen), with the ports that the system chose.
@@ -56,6 +59,18 @@ impl RunningServer {
     #[must_use]
     pub fn stop_flag(&self) -> StopFlag {
         self.stop.clone()
+    }
+
+    /// What it has counted so far: see [`StatisticsHandle::read`].
+    #[must_use]
+    pub fn statistics(&self) -> Option<ServerStatistics> {
+        self.statistics.read()
+    }
+
+    /// What reads its statistics in any thread, and after its end: for a thread that serves metrics.
+    #[must_use]
+    pub fn statistics_handle(&self) -> StatisticsHandle {
+        self.statistics.clone()
     }
 
     /// Stops it: Calls under way are answered, new ones are refused. Waits for the end.

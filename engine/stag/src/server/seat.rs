@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
 
-use stag_memory::Pool;
+use stag_memory::{Arena, Pool};
 use stag_runtime::{Clock, CoreId, ReactorId};
 
 /// Where a service is: its core and fabric, and what it may use there. What
@@ -17,6 +17,7 @@ pub struct Seat {
     pub(super) core: Option<CoreId>,
     pub(super) fabric: &'static str,
     pub(super) payload: Pool,
+    pub(super) arena: Arena,
     pub(super) clock: Clock,
     pub(super) shared: Rc<RefCell<Vec<Rc<dyn Any>>>>,
 }
@@ -50,6 +51,12 @@ impl Seat {
     #[must_use]
     pub fn payload(&self) -> &Pool {
         &self.payload
+    }
+
+    /// The memory that [`Seat::payload`] is cut from, for what has to know of it beforehand, as `stag::disk` does.
+    #[must_use]
+    pub fn arena(&self) -> &Arena {
+        &self.arena
     }
 
     /// The clock of all cores.

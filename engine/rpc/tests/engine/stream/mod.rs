@@ -2,6 +2,7 @@
 
 mod call_back;
 mod calls;
+mod client;
 mod datagrams;
 mod duplicates;
 mod hostile;
