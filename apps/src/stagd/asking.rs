@@ -9,7 +9,7 @@ use stag::nfs::export::{Export, RateLimits, RateWaits};
 use stag::nfs::server::OperationStatistics;
 use stag::rpc::{
     EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, ProcedureStatistics, Recording, ServedConnection,
-    WAIT_BOUNDS_MICROSECONDS,
+    WAIT_BOUNDS_MICROSECONDS, sum_procedures,
 };
 use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
 use stag::wire::mount3;
@@ -239,14 +239,10 @@ fn clients(sum: &Snapshot) -> Vec<ClientState> {
     clients
 }
 
-/// The ranges with these upper bounds, of which `per_second` are a second, and one without a bound. Each is empty.
-fn ranges(bounds: &[u64], per_second: f64) -> Vec<(Option<f64>, u64)> {
-    bounds
-        .iter()
-        .map(|&bound| Some(bound as f64 / per_second))
-        .chain([None])
-        .map(|bound| (bound, 0))
-        .collect()
+/// What is in the ranges with these upper bounds, of which `per_second` are a second, and in one without a bound.
+fn ranges(bounds: &[u64], per_second: f64, counts: &[u64]) -> Vec<(Option<f64>, u64)> {
+    let bounds = bounds.iter().map(|&bound| Some(bound as f64 / per_second)).chain([None]);
+    bounds.zip(counts.iter().copied()).collect()
 }
 
 /// Adds the failures of one reactor, by the names of their statuses in the RFCs.
@@ -269,42 +265,24 @@ fn add_failures(
 
 /// The procedures of all reactors, each once, those with the most Calls first.
 fn procedures(all: &[ProcedureStatistics]) -> Vec<ProcedureState> {
-    let mut procedures: Vec<ProcedureState> = Vec::new();
-    for found in all {
-        let place = procedures.iter().position(|it| {
-            (it.program, it.version, it.name.as_str()) == (found.program, found.version, found.name)
-        });
-        let place = place.unwrap_or_else(|| {
-            procedures.push(ProcedureState {
-                program: found.program,
-                version: found.version,
-                name: found.name.to_owned(),
-                calls: 0,
-                late: 0,
-                late_seconds: 0.0,
-                waited: ranges(&WAIT_BOUNDS_MICROSECONDS, 1e6),
-                executed: ranges(&EXECUTION_BOUNDS_NANOSECONDS, 1e9),
-                executed_seconds: 0.0,
-                failures: Vec::new(),
-            });
-            procedures.len() - 1
-        });
-        let sum = &mut procedures[place];
-        sum.calls += found.calls;
-        sum.late += found.late;
-        sum.late_seconds += found.waited_sum.as_secs_f64();
-        sum.executed_seconds += found.executed_sum.as_secs_f64();
-        for ((_, sum), count) in sum.waited.iter_mut().zip(found.waited) {
-            *sum += count;
+    let state = |sum: ProcedureStatistics| {
+        let name = if sum.program == mount3::PROGRAM { status::mount3 } else { status::nfs3 };
+        let mut failures = Vec::new();
+        add_failures(&mut failures, &sum.failures, name);
+        ProcedureState {
+            program: sum.program,
+            version: sum.version,
+            name: sum.name.to_owned(),
+            calls: sum.calls,
+            late: sum.late,
+            late_seconds: sum.waited_sum.as_secs_f64(),
+            waited: ranges(&WAIT_BOUNDS_MICROSECONDS, 1e6, &sum.waited),
+            executed: ranges(&EXECUTION_BOUNDS_NANOSECONDS, 1e9, &sum.executed),
+            executed_seconds: sum.executed_sum.as_secs_f64(),
+            failures,
         }
-        for ((_, sum), count) in sum.executed.iter_mut().zip(found.executed) {
-            *sum += count;
-        }
-        let name = if found.program == mount3::PROGRAM { status::mount3 } else { status::nfs3 };
-        add_failures(&mut sum.failures, &found.failures, name);
-    }
-    procedures.sort_by(|a, b| b.calls.cmp(&a.calls).then_with(|| a.name.cmp(&b.name)));
-    procedures
+    };
+    sum_procedures(all).into_iter().map(state).collect()
 }
 
 /// The operations of all reactors, each once, those that were executed most first.
