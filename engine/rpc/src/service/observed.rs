@@ -208,7 +208,7 @@ impl<S: Services> Observed<S> {
         (counted.program, counted.version, counted.name) = (call.program, call.version, name);
     }
 
-    /// What a Call waited for that is to be answered, if the log asks.
+    /// What a late Call waited for longest, if the log asks.
     fn stage_of(&self, service: usize, token: Token) -> &'static str {
         if self.slow.is_some() { self.services.stage(service, token) } else { "" }
     }
