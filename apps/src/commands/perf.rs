@@ -208,7 +208,7 @@ impl Perf {
             out.flush()?;
             files.add(&figures)?;
             let at = plan.along.label(scenario).map_or(String::new(), |label| format!("at {label}: "));
-            let failed = found.iter().filter(|verdict| verdict.met == Some(false));
+            let failed = found.iter().filter(|verdict| verdict.met != Some(true));
             missed.extend(failed.map(|verdict| format!("{at}--require {verdict}")));
             if figures.latency_ns.is_none() {
                 empty.extend(requirement::too_short(&figures).map(|problem| at + &problem));

@@ -103,7 +103,9 @@ pub(super) fn measured(
     }
     for verdict in requirements {
         let colour = if verdict.met == Some(true) { Colour::Green } else { Colour::Red };
-        out.line(format_args!("{} {verdict}", colour.of(&format!("{:<12}", verdict.word()))))?;
+        let word = verdict.word();
+        let line = wrapped(&format!("{word:<12} "), &verdict.to_string(), columns());
+        out.line(line.replacen(word, &colour.of(word), 1))?;
     }
     out.flush()
 }
