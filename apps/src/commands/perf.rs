@@ -35,7 +35,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use stag_bench::{MeasuredOperation, MeasurementProgress};
 
 use self::environment::RunEnvironment;
@@ -49,6 +49,7 @@ pub(crate) use self::requirement::rate;
 use self::server_time::ServerTime;
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::time_left;
 use crate::url::{FabricName, Url};
 use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 
@@ -234,12 +235,15 @@ fn progress(plan: &Plan, index: usize, out: &Output) -> ProgressBar {
     if !std::io::stderr().is_terminal() || out.json() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(plan.scenarios[index].repeat as u64);
-    let style = ProgressStyle::with_template("{msg} round {pos}/{len} {wide_bar} ETA {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let scenario = &plan.scenarios[index];
+    let bar = ProgressBar::new(scenario.repeat as u64);
+    let later: usize = plan.scenarios[index + 1..].iter().map(|scenario| scenario.repeat).sum();
+    // How long a number of Calls takes is known when a round has ended.
+    let expected = scenario.count.is_none().then_some(scenario.warm_up + scenario.duration);
+    bar.set_style(time_left::style("{msg}round {pos}/{len} {wide_bar}{left}", later as u64, expected));
     let message = match plan.scenarios.len() {
         1 => String::new(),
-        points => format!("{} {} of {points},", plan.along.heading(), index + 1),
+        points => format!("{} {} of {points}, ", plan.along.heading(), index + 1),
     };
     bar.set_message(message);
     bar.tick();
