@@ -13,6 +13,7 @@ use crate::version::VERSION;
 use crate::{arguments, limits, logging};
 
 mod asking;
+mod choices;
 mod claims;
 mod control;
 mod cores;
@@ -164,7 +165,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     directories::check(&settings, &mut place.warnings)?;
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));
-        report::checked(&settings, &plan, &place, out)?;
+        choices::checked(&settings, &plan, &place, out)?;
         out.flush()?;
         return fabric::check(&settings, &plan);
     }

@@ -148,13 +148,12 @@ pub(super) fn interval(
 ) -> Result<(), CommandFailure> {
     let [p50, p99, _, max] = percentiles(&interval.latency_ns);
     let bandwidth = bandwidth(interval.bytes_per_second);
-    out.line(format_args!(
-        "round {}/{} {:>8.3} s {:>10} {bandwidth:>6} GB/s  p50 {p50:>8} p99 {p99:>8} max {max:>8}",
-        interval.round,
-        scenario.repeat,
+    let line = format!(
+        "{:>7.3} s {:>9} {bandwidth:>5} GB/s p50 {p50:>8} p99 {p99:>8} max {max:>8}",
         interval.at_s,
         rate(interval.calls_per_second),
-    ))?;
+    );
+    out.line(wrapped(&format!("round {}/{} ", interval.round, scenario.repeat), &line, columns()))?;
     out.flush()
 }
 
