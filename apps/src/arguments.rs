@@ -2,28 +2,36 @@
 
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::io::{self, Write};
 use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
-use clap::builder::StyledStr;
+use clap::builder::{Resettable, StyledStr};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Error, FromArgMatches, Parser};
 
 use crate::failure::{one_line, say};
 use crate::nearest::nearest;
-use crate::wrapped::columns;
+use crate::wrapped::{columns, wrapped};
 
 /// Columns of help texts that go to no terminal, and on one at most.
 const HELP_COLUMNS: usize = 80;
 const HELP_COLUMNS_MAX: usize = 100;
 
 /// Parses the arguments. `Err` has said what there is to say (help, version or a complaint) and holds the
-/// exit status.
+/// exit status. `short_help` is the template of the program's own `-h`, if it has another one than of `--help`.
 pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
     arguments: impl IntoIterator<Item = OsString>,
+    short_help: Option<&'static str>,
 ) -> Result<P, ExitCode> {
     let command = with_negative_values(P::command());
     let arguments = without_help_command(&command, arguments.into_iter().collect());
+    let is_short = arguments.iter().take_while(|word| *word != "--").any(|word| word == "-h");
+    let command = with_help(command, is_short, "");
+    let command = match short_help.filter(|_| is_short) {
+        Some(template) => command.help_template(template),
+        None => command,
+    };
     let commands = commands(&command, &arguments);
     let name = commands.iter().map(|command| command.get_name()).collect::<Vec<_>>().join(" ");
     let names = Names::of(&commands);
@@ -34,10 +42,19 @@ pub fn parse<P: Parser + FromArgMatches + CommandFactory>(
     };
     let parsed = command.term_width(width).try_get_matches_from(arguments);
     parsed.and_then(|matches| P::from_arg_matches(&matches)).map_err(|error| {
-        if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-            // A closed pipe is no failure of ours.
-            let _ = error.print();
-            return ExitCode::SUCCESS;
+        // A closed pipe is no failure of ours.
+        match error.kind() {
+            ErrorKind::DisplayHelp => {
+                let _ = error.print();
+                return ExitCode::SUCCESS;
+            }
+            ErrorKind::DisplayVersion => {
+                let text = error.to_string();
+                let (name, version) = text.trim_end().split_once(' ').unwrap_or_default();
+                let _ = writeln!(io::stdout(), "{}", wrapped(&format!("{name} "), version, columns()));
+                return ExitCode::SUCCESS;
+            }
+            _ => {}
         }
         say(&name, &complaint(&error, &name, &names), is_json);
         ExitCode::from(2)
@@ -51,6 +68,34 @@ fn with_negative_values(command: clap::Command) -> clap::Command {
         false => argument,
     });
     command.mut_subcommands(with_negative_values)
+}
+
+/// Lets `-h` fit a screen: it has the usual options, those that do not hide there, and names `--help`, which has all of them in the
+/// same form. `above`: the commands that it belongs to, with a space behind each.
+fn with_help(command: clap::Command, is_short: bool, above: &str) -> clap::Command {
+    let name = format!("{above}{}", command.get_name());
+    let has_more = command.get_arguments().any(clap::Arg::is_hide_short_help_set);
+    let command = command.mut_args(|argument| {
+        let is_hidden = argument.is_hide_set() || is_short && argument.is_hide_short_help_set();
+        // Else clap sets every option of `--help` on two lines.
+        let argument = argument.hide(is_hidden).hide_short_help(false);
+        if is_short { argument.help_heading(Resettable::Reset) } else { argument }
+    });
+    let (after, long) = (command.get_after_help().cloned(), command.get_after_long_help().cloned());
+    let after = match (is_short, long) {
+        (false, Some(long)) => Some(long),
+        (true, _) if has_more => {
+            let after = after.map_or_else(String::new, |after| after.to_string());
+            Some(format!("`{name} --help` has all options\n{after}").into())
+        }
+        _ => after,
+    };
+    let command = match after {
+        Some(after) => command.after_help(after),
+        None => command,
+    };
+    let above = format!("{name} ");
+    command.after_long_help(Resettable::Reset).mut_subcommands(|inner| with_help(inner, is_short, &above))
 }
 
 /// `stag help ls` means `stag ls --help`, and `stagd help` `stagd --help`, where `help` is neither a command nor an argument.

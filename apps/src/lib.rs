@@ -8,6 +8,7 @@
 //! | [`version`] | which build this is |
 //! | [`wrapped`] | text on as many lines as a terminal needs |
 //! | [`output`] | lines for people, objects for programs (`--json`) |
+//! | `time_left` | how long rounds still take |
 //! | [`repair`] | commands that repair, as this user has to type them |
 //! | [`logging`] | warnings on standard error (`STAG_LOG`) |
 //! | [`limits`] | `ulimit -f`, met with an error |
@@ -53,6 +54,7 @@ pub mod remote;
 pub mod repair;
 pub mod seed;
 pub mod stagd;
+mod time_left;
 pub mod timings;
 pub mod tool;
 pub mod url;

@@ -13,6 +13,7 @@ use crate::version::VERSION;
 use crate::{arguments, limits, logging};
 
 mod asking;
+mod choices;
 mod claims;
 mod control;
 mod cores;
@@ -86,7 +87,7 @@ pub fn main() -> ExitCode {
 }
 
 fn parse_and_run() -> ExitCode {
-    let stagd: Stagd = match arguments::parse(std::env::args_os()) {
+    let stagd: Stagd = match arguments::parse(std::env::args_os(), None) {
         Ok(stagd) => stagd,
         Err(status) => return status,
     };
@@ -123,6 +124,23 @@ Examples: stagd --export mem:/data,size=1G,client=10.0.0.0/8 ...
           stagd --export dir:/srv/data,name=/data,ro ...",
 ];
 
+/// Where state is kept unless `--state-dir` says another place. `Err`: nowhere, and what that means.
+pub(crate) fn state_directory() -> Result<std::path::PathBuf, String> {
+    state::path(None)
+}
+
+/// The options of `--export`: how each is written, what it means, and what holds without it.
+pub(crate) fn export_options() -> impl Iterator<Item = (&'static str, String, &'static str)> {
+    OPTIONS.iter().map(|option| {
+        let medium = match option.medium {
+            None => "",
+            Some(Medium::Memory) => "mem: ",
+            Some(Medium::Directory) => "dir: ",
+        };
+        (option.syntax, format!("{medium}{}", option.meaning), option.default)
+    })
+}
+
 /// Says what can be written behind `--export`.
 fn export_help(out: &mut Output) -> Result<(), CommandFailure> {
     let [before, after] = EXPORT_HELP;
@@ -130,13 +148,8 @@ fn export_help(out: &mut Output) -> Result<(), CommandFailure> {
     let row = |option: &str, meaning: &str, default: &str| format!("{option:<21}{meaning:<51}{default}");
     out.text("")?;
     out.text(row("option", "meaning", "default"))?;
-    for option in OPTIONS {
-        let medium = match option.medium {
-            None => "",
-            Some(Medium::Memory) => "mem: ",
-            Some(Medium::Directory) => "dir: ",
-        };
-        out.text(row(option.syntax, &format!("{medium}{}", option.meaning), option.default))?;
+    for (syntax, meaning, default) in export_options() {
+        out.text(row(syntax, &meaning, default))?;
     }
     after.lines().try_for_each(|line| out.text(line))?;
     out.flush()
@@ -164,7 +177,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     directories::check(&settings, &mut place.warnings)?;
     if options.check {
         place.warnings.extend(listeners::taken(&settings.listen));
-        report::checked(&settings, &plan, &place, out)?;
+        choices::checked(&settings, &plan, &place, out)?;
         out.flush()?;
         return fabric::check(&settings, &plan);
     }

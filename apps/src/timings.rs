@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use stag::wire::nfs3::Procedure;
+use stag_bench::rounds::is_enough;
 
 /// A histogram for each NFS procedure, in nanoseconds.
 #[derive(Clone)]
@@ -18,12 +19,12 @@ pub struct Timing {
     pub procedure: Procedure,
     /// Calls.
     pub calls: u64,
-    /// Half of them were as fast as this.
-    pub p50: Duration,
+    /// Half of them were as fast as this. Here and below: `None` if fewer than ten Calls lie beyond.
+    pub p50: Option<Duration>,
     /// 99 of 100 were.
-    pub p99: Duration,
+    pub p99: Option<Duration>,
     /// 999 of 1000 were.
-    pub p999: Duration,
+    pub p999: Option<Duration>,
     /// All were.
     pub max: Duration,
 }
@@ -54,7 +55,10 @@ impl Timings {
     pub fn iter(&self) -> impl Iterator<Item = Timing> + '_ {
         Procedure::ALL.iter().zip(&self.histograms).filter(|(_, histogram)| !histogram.is_empty()).map(
             |(procedure, histogram)| {
-                let at = |quantile| Duration::from_nanos(histogram.value_at_quantile(quantile));
+                let at = |quantile| {
+                    is_enough(histogram.len(), quantile)
+                        .then(|| Duration::from_nanos(histogram.value_at_quantile(quantile)))
+                };
                 Timing {
                     procedure: *procedure,
                     calls: histogram.len(),
@@ -75,15 +79,18 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_what_was_recorded() {
         let mut timings = Timings::default();
-        for microseconds in 1..=1000 {
-            timings.record(Procedure::Read, Duration::from_micros(microseconds));
+        for tenths in 1..=10_000 {
+            timings.record(Procedure::Read, Duration::from_nanos(100 * tenths));
         }
         timings.record(Procedure::Write, Duration::from_secs(7200));
         let all: Vec<_> = timings.iter().collect();
-        assert_eq!((all.len(), all[0].procedure, all[0].calls), (2, Procedure::Read, 1000));
-        let near = |found: Duration, micros: f64| (found.as_secs_f64() * 1e6 / micros - 1.0).abs() < 0.01;
+        assert_eq!((all.len(), all[0].procedure, all[0].calls), (2, Procedure::Read, 10_000));
+        let near = |found: Option<Duration>, micros: f64| {
+            found.is_some_and(|found| (found.as_secs_f64() * 1e6 / micros - 1.0).abs() < 0.01)
+        };
         assert!(near(all[0].p50, 500.0) && near(all[0].p99, 990.0) && near(all[0].p999, 999.0));
-        assert!(near(all[0].max, 1000.0));
-        assert!(near(all[1].max, 3.6e9), "longer than an hour counts as an hour");
+        assert!(near(Some(all[0].max), 1000.0));
+        assert!(near(Some(all[1].max), 3.6e9), "longer than an hour counts as an hour");
+        assert_eq!((all[1].p50, all[1].p99, all[1].p999), (None, None, None), "of one Call");
     }
 }

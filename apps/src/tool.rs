@@ -68,6 +68,23 @@ struct Stag {
     command: Command,
 }
 
+/// What `stag -h` shows: the commands by what they are for.
+const SHORT_HELP: &str = "\
+{about}
+
+Usage: {usage}
+
+Try it     demo doctor fabrics explain
+Files      ls cat get put cp mv rm mkdir stat df
+Measure    ping perf bench
+Servers    admin top translate hugepages
+The wire   dump conform
+
+`stag --help` says what each is for, `stag COMMAND -h` how to use it
+Examples: stag demo
+          stag ls -l shm://NAME/data
+";
+
 /// The command line, for what is made from it.
 pub(crate) fn command() -> clap::Command {
     Stag::command()
@@ -211,7 +228,7 @@ impl Stag {
 /// The whole of `stag`.
 #[must_use]
 pub fn main() -> ExitCode {
-    let stag: Stag = match arguments::parse(std::env::args_os()) {
+    let stag: Stag = match arguments::parse(std::env::args_os(), Some(SHORT_HELP)) {
         Ok(stag) => stag,
         Err(status) => return status,
     };

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::OnceLock;
 
 use rustix::termios::tcgetwinsize;
-use textwrap::{Options, WordSplitter};
+use textwrap::core::Word;
+use textwrap::{Options, WordSeparator, WordSplitter};
 
 /// The narrowest column that text is wrapped in: on a narrower terminal the terminal breaks the lines.
 const TEXT_COLUMNS_MIN: usize = 24;
@@ -20,9 +21,37 @@ pub fn columns() -> usize {
     })
 }
 
+/// Lines of the terminal that standard output is now; `None` of a file or a pipe.
+#[must_use]
+pub fn rows() -> Option<usize> {
+    tcgetwinsize(io::stdout()).ok().map(|size| size.ws_row.into()).filter(|rows| *rows > 0)
+}
+
 /// `text` behind `indent`, on lines of up to `width` columns; those behind the first begin where the text begins.
 #[must_use]
 pub fn wrapped(indent: &str, text: &str, width: usize) -> String {
+    fill(indent, text, width, WordSeparator::AsciiSpace)
+}
+
+/// The same of options with commas between, behind each of which a line may end.
+#[must_use]
+pub fn wrapped_options(indent: &str, text: &str, width: usize) -> String {
+    fn words<'t>(line: &'t str) -> Box<dyn Iterator<Item = Word<'t>> + 't> {
+        Box::new(line.split_inclusive(',').map(Word::from))
+    }
+    fill(indent, text, width, WordSeparator::Custom(words))
+}
+
+/// `text` behind the figures of a row, or below them where the line has no room for it.
+#[must_use]
+pub fn beside_or_below(figures: &str, text: &str, width: usize) -> String {
+    if figures.chars().count() + text.chars().count() <= width {
+        return format!("{figures}{text}");
+    }
+    format!("{}\n{}", figures.trim_end(), wrapped_options("    ", text, width))
+}
+
+fn fill(indent: &str, text: &str, width: usize, separator: WordSeparator) -> String {
     let start = indent.chars().count();
     if width == usize::MAX || start + TEXT_COLUMNS_MIN > width {
         return format!("{indent}{text}");
@@ -32,6 +61,7 @@ pub fn wrapped(indent: &str, text: &str, width: usize) -> String {
         .initial_indent(indent)
         .subsequent_indent(&below)
         .break_words(false)
+        .word_separator(separator)
         .word_splitter(WordSplitter::NoHyphenation);
     textwrap::fill(text, options)
 }
@@ -39,6 +69,18 @@ pub fn wrapped(indent: &str, text: &str, width: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_are_broken_behind_commas() {
+        let spec = "dir:/srv/data,name=/data,client=10.0.0.0/8:rw,client=*:ro,root_squash=no";
+        let lines = wrapped_options("export     ", spec, 40);
+        assert!(lines.lines().all(|line| line.chars().count() <= 40), "{lines}");
+        assert_eq!(lines.lines().next(), Some("export     dir:/srv/data,name=/data,"));
+        assert_eq!(lines.replace(char::is_whitespace, ""), format!("export{spec}"));
+        assert_eq!(beside_or_below("  1 KiB  ", "mem:/a", 40), "  1 KiB  mem:/a");
+        let below = beside_or_below("  1 KiB  ", spec, 40);
+        assert!(below.starts_with("  1 KiB\n    dir:/srv/data,"), "{below}");
+    }
 
     #[test]
     fn lines_hang_below_the_text_and_words_stay_whole() {

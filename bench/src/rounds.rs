@@ -16,7 +16,8 @@ use crate::spread::Spread;
 const CALLS_BEYOND_MIN: u64 = 10;
 
 /// Whether this number of Calls is enough for this quantile.
-pub(crate) fn is_enough(calls: u64, quantile: f64) -> bool {
+#[must_use]
+pub fn is_enough(calls: u64, quantile: f64) -> bool {
     // Quantiles of a thousandth are no exact numbers.
     (calls as f64 * (1.0 - quantile) + 1e-6) as u64 >= CALLS_BEYOND_MIN
 }

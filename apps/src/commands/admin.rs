@@ -15,6 +15,7 @@ use crate::admin::{
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::values::{Delay, Size, Time, count};
+use crate::wrapped::{beside_or_below, columns};
 use changes::ExportsChange;
 
 /// Shows and steers a running stagd
@@ -200,14 +201,14 @@ fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> 
     out.line(format_args!("{:>10} {:>10} {:>10} {:>10}  export", "size", "free", "limit", "each"))?;
     for export in &state.exports {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
-        out.line(format_args!(
-            "{:>10} {:>10} {:>10} {:>10}  {}",
+        let figures = format!(
+            "{:>10} {:>10} {:>10} {:>10}  ",
             size(export.bytes_total),
             size(export.bytes_free),
             size(export.rate),
             size(export.client_rate),
-            export.spec
-        ))?;
+        );
+        out.line(beside_or_below(&figures, &export.spec, columns()))?;
         if let Some(limited) = export.limited.filter(|limited| limited.calls + limited.waiting > 0) {
             let mean = limited.seconds / limited.calls.max(1) as f64;
             out.line(format_args!(
@@ -231,7 +232,7 @@ fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
     for procedure in &state.procedures {
         let mean = match procedure.late {
             0 => "-".to_owned(),
-            late => Time(Duration::from_secs_f64(procedure.late_seconds / late as f64)).to_string(),
+            late => mean_wait(procedure.late_seconds / late as f64),
         };
         let name = format!("{} {}", program_name(procedure.program, procedure.version), procedure.name);
         out.line(format_args!("{name:<22} {:>14} {:>12} {mean:>14}", procedure.calls, procedure.late))?;
@@ -262,6 +263,16 @@ fn stats(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
         out.line(format_args!("{name:<22} {:>14} {:>14}", size(pool.units), size(pool.units_free)))?;
     }
     Ok(())
+}
+
+/// How long Calls waited. The time is read once in a pass of the core: of a Call that was answered in the pass in which it came, there
+/// is none.
+pub(crate) fn mean_wait(seconds: f64) -> String {
+    if seconds > 0.0 {
+        Time(Duration::from_secs_f64(seconds)).to_string()
+    } else {
+        "within a pass".to_owned()
+    }
 }
 
 /// A program by its usual name.

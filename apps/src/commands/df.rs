@@ -8,6 +8,7 @@ use crate::output::Output;
 use crate::remote::Remote;
 use crate::url::Url;
 use crate::values::Size;
+use crate::wrapped::{beside_or_below, columns};
 
 /// Shows the space of exports
 #[derive(Debug, Args)]
@@ -60,7 +61,8 @@ impl Df {
             let percent = 100.0 * used as f64 / space.bytes_total.max(1) as f64;
             let [total, used, free] =
                 [space.bytes_total, used, space.bytes_free].map(|n| Size(n).to_string());
-            out.line(format_args!("{total:>10} {used:>10} {free:>10} {percent:>4.0}%  {url}"))?;
+            let figures = format!("{total:>10} {used:>10} {free:>10} {percent:>4.0}%  ");
+            out.line(beside_or_below(&figures, &url.to_string(), columns()))?;
             out.object(&Space {
                 url: url.to_string(),
                 bytes_total: space.bytes_total,

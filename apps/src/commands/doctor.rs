@@ -1,11 +1,12 @@
 //! `stag doctor`: problems of this machine that keep a fabric from working, or from being fast, and the commands that
 //! repair them.
 //!
-//! It changes nothing, connects to nothing, and reads files only: below `/`, or below the root of a test's tree.
+//! It changes nothing, connects to nothing, and reads files only: below `/`, or below the root of a test's tree. Only of a container it
+//! also asks the kernel for an io_uring, which no file tells.
 
 use std::path::Path;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use crate::failure::CommandFailure;
@@ -16,6 +17,7 @@ use crate::url::FabricName;
 use crate::version::VERSION;
 use crate::wrapped::{columns, wrapped};
 
+mod container;
 mod cores;
 mod devices;
 mod finding;
@@ -37,21 +39,45 @@ or not under load); 2: wrong command line; 3: errors (it does not work). A
 missing RDMA device is a note, with --for verbs an error.
 
 Examples: stag doctor
-          stag doctor --for verbs --json
+          stag doctor --for container
           stag doctor --cores 2-9")]
 pub struct Doctor {
-    /// Check what this fabric needs: shm, iwarp or verbs [default: all]
-    #[arg(long = "for", value_name = "FABRIC", value_enum, hide_possible_values = true)]
-    fabric: Option<FabricName>,
+    /// What is needed for shm, iwarp, verbs or container [default: fabrics]
+    #[arg(long = "for", value_name = "WHAT", value_enum, hide_possible_values = true)]
+    purpose: Option<Purpose>,
     /// Also check these cores for stagd --cores
     #[arg(long, value_name = "LIST")]
     cores: Option<CoreList>,
 }
 
+/// What has to work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Purpose {
+    Shm,
+    Iwarp,
+    Verbs,
+    /// A stagd in this container.
+    Container,
+}
+
+impl Purpose {
+    fn fabric(self) -> Option<FabricName> {
+        match self {
+            Purpose::Shm => Some(Shm),
+            Purpose::Iwarp => Some(Iwarp),
+            Purpose::Verbs => Some(Verbs),
+            Purpose::Container => None,
+        }
+    }
+}
+
 use FabricName::{Iwarp, Shm, Verbs};
 
+/// What a check does.
+type Examine = fn(&Machine) -> Vec<Diagnosis>;
+
 /// A check: its name, the fabrics that need it, and what it does.
-type Check = (&'static str, &'static [FabricName], fn(&Machine) -> Vec<Diagnosis>);
+type Check = (&'static str, &'static [FabricName], Examine);
 
 const ALL: &[FabricName] = &[Shm, Iwarp, Verbs];
 
@@ -78,6 +104,19 @@ const CHECKS: &[Check] = &[
     ("io_uring", ALL, system::io_uring),
 ];
 
+/// What a stagd in a container needs.
+const CONTAINER_CHECKS: &[(&str, Examine)] = &[
+    ("state directory", container::state_directory),
+    ("capabilities", container::capabilities),
+    ("io_uring", container::io_uring),
+    ("memory", memory::control_group),
+    ("memlock", memory::memlock),
+    ("hugepages", memory::hugepages),
+    ("cores", cores::allowed),
+    ("open files", system::open_files),
+    ("RDMA devices", container::devices),
+];
+
 /// The names of the checks, in their order.
 pub fn checks() -> impl Iterator<Item = &'static str> {
     CHECKS.iter().map(|(name, _, _)| *name)
@@ -93,6 +132,14 @@ pub fn inspect(root: &Path, fabric: Option<FabricName>) -> Vec<(&'static str, Di
     wanted
         .flat_map(|(name, _, check)| check(&machine).into_iter().map(move |finding| (*name, finding)))
         .collect()
+}
+
+/// Checks what a stagd needs that runs in the container whose `sys`, `proc`, `dev` and so on are below `root`.
+#[must_use]
+pub fn inspect_container(root: &Path) -> Vec<(&'static str, Diagnosis)> {
+    let machine = Machine::new(root, false);
+    let findings = CONTAINER_CHECKS.iter().map(|(name, check)| (*name, check(&machine)));
+    findings.flat_map(|(name, found)| found.into_iter().map(move |finding| (name, finding))).collect()
 }
 
 /// Checks whether one server can run on these cores of the machine below `root`, and what that would cost: whether they are there, may be
@@ -123,9 +170,13 @@ impl Doctor {
     pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
         out.line(wrapped("stag ", VERSION, columns()))?;
         let root = Path::new("/");
-        let mut findings = inspect(root, self.fabric);
+        let fabric = self.purpose.and_then(Purpose::fabric);
+        let mut findings = match self.purpose {
+            Some(Purpose::Container) => inspect_container(root),
+            _ => inspect(root, fabric),
+        };
         if let Some(cores) = &self.cores {
-            findings.extend(inspect_cores(root, self.fabric, cores));
+            findings.extend(inspect_cores(root, fabric, cores));
         }
         for (check, Diagnosis { state, found, repair }) in &findings {
             let repair = repair.as_deref().map(repair::typed);

@@ -1,10 +1,10 @@
 //! `stag generate`: manual pages and completions of both programs, made from their flags. For packages.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command};
+use clap::{Arg, Args, Command};
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
 
@@ -31,6 +31,10 @@ impl Generate {
                     generate_to(shell, &mut command.clone(), command.get_name().to_owned(), directory)?;
                 }
                 let mut command = with_all_options(command);
+                if command.get_name() == "stagd" {
+                    let help = "mem:/PATH or dir:/PATH[,OPTION...]; see EXPORT OPTIONS";
+                    command = command.mut_arg("export", |argument| argument.help(help));
+                }
                 command.build();
                 pages(&command, section, directory)?;
             }
@@ -41,9 +45,29 @@ impl Generate {
     }
 }
 
+/// Options of programs that start a server as their own part.
+const INTERNAL: [&str; 1] = ["until_eof"];
+
 /// Shows the options that `--help` has no room for.
 fn with_all_options(command: Command) -> Command {
-    command.mut_args(|argument| argument.hide(false)).mut_subcommands(with_all_options)
+    let shown = |argument: Arg| {
+        let is_internal = INTERNAL.contains(&argument.get_id().as_str());
+        argument.hide(is_internal).hide_short_help(false)
+    };
+    command.mut_args(shown).mut_subcommands(with_all_options)
+}
+
+/// What `--export` takes, as a section of a manual page.
+fn export_options() -> String {
+    let escaped = |text: &str| text.replace('\\', "\\\\").replace('-', "\\-");
+    let mut section =
+        ".SH \"EXPORT OPTIONS\"\nBehind the path of an \\fB\\-\\-export\\fR, with commas between:\n"
+            .to_owned();
+    for (syntax, meaning, default) in stagd::export_options() {
+        let (syntax, meaning) = (escaped(syntax), escaped(&meaning));
+        section += &format!(".TP\n\\fB{syntax}\\fR\n\\&{meaning} [default: {}]\n", escaped(default));
+    }
+    section
 }
 
 /// Writes the pages of a command and of its commands.
@@ -51,5 +75,9 @@ fn pages(command: &Command, section: &str, directory: &Path) -> io::Result<()> {
     for inner in command.get_subcommands().filter(|inner| !inner.is_hide_set()) {
         pages(inner, section, directory)?;
     }
-    Man::new(command.clone()).section(section).generate_to(directory).map(drop)
+    let page = Man::new(command.clone()).section(section).generate_to(directory)?;
+    if command.get_name() == "stagd" {
+        OpenOptions::new().append(true).open(page)?.write_all(export_options().as_bytes())?;
+    }
+    Ok(())
 }

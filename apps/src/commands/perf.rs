@@ -35,7 +35,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use stag_bench::{MeasuredOperation, MeasurementProgress};
 
 use self::environment::RunEnvironment;
@@ -49,12 +49,17 @@ pub(crate) use self::requirement::rate;
 use self::server_time::ServerTime;
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::time_left;
 use crate::url::{FabricName, Url};
 use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 
 /// Measures Calls between pinned cores, beside the machine's limits
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    after_help = "\
+    Examples: stag perf null -q 32\n          \
+    stag perf read -s 1M -q 2 --require 'p99<2ms'",
+    after_long_help = "\
     Data: --working-set SIZE --files N --offsets sequential|random --touch\n\
     Also: --arrivals poisson|constant --warm-up TIME --poll busy|adaptive\n      \
     --inline-threshold LEN --placement send|rdma|auto --continuation N\n      \
@@ -63,7 +68,8 @@ use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
     (MB/s, GB/s); ratios: latency/ and rate/ with echo (shm), tcp (iwarp), bare\n  \
     (verbs); copy-hot copy-read (shm), stream (iwarp), transfer (verbs)\n\
     Examples: stag perf null -q 32 --curve\n          \
-    stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'")]
+    stag perf read -s 1M -q 2 --touch --require 'copy-read>0.9'"
+)]
 pub struct Perf {
     /// Call to measure
     #[arg(value_parser = operations())]
@@ -71,21 +77,21 @@ pub struct Perf {
     /// Server: FABRIC://ADDRESS[/EXPORT] [default: its own]
     url: Option<Url>,
     /// Data of a Call: 64, 1M, 16M [default: 4K]
-    #[arg(short, long, conflicts_with = "all")]
+    #[arg(short, long, conflicts_with = "all", help_heading = "Load")]
     size: Option<Size>,
     /// All sizes: powers of two, 64 to 1M
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Load", hide_short_help = true)]
     all: bool,
     /// Calls outstanding [default: 1, --rate: 64]
-    #[arg(short = 'q', long, value_name = "N")]
+    #[arg(short = 'q', long, value_name = "N", help_heading = "Load")]
     depth: Option<usize>,
     #[command(flatten)]
     load: LoadFlags,
     /// Table of depths up to -q, or rates to --rate
-    #[arg(long, conflicts_with = "all")]
+    #[arg(long, conflicts_with = "all", help_heading = "Load", hide_short_help = true)]
     curve: bool,
     /// Connections of a core, up to 10,000
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load", hide_short_help = true)]
     connections: usize,
     /// Client cores, then the server's [default: two]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -100,22 +106,22 @@ pub struct Perf {
     #[arg(long, value_name = "TIME", default_value = "200ms", hide = true)]
     warm_up: Span,
     /// Rounds; the median is reported
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000), hide_short_help = true)]
     repeat: u32,
     /// A line for each such time: 1s
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help_heading = "Report", hide_short_help = true)]
     interval: Option<Span>,
     /// Control socket of the URL's stagd, which tells its processor time
     #[arg(long, value_name = "PATH", requires = "url", hide = true)]
     socket: Option<PathBuf>,
     /// Write all latencies as an HDR histogram log
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Report", hide_short_help = true)]
     histogram: Option<PathBuf>,
     /// Write the figures of each round as CSV
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Report", hide_short_help = true)]
     csv: Option<PathBuf>,
     /// A client and a server on each core, taking turns
-    #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"])]
+    #[arg(long, conflicts_with_all = ["url", "all", "connections", "count", "touch", "poll", "require"], hide_short_help = true)]
     #[arg(conflicts_with_all = ["curve", "rate", "interval", "histogram", "csv"])]
     paired: bool,
     /// With --paired: also files on disk, at PATH
@@ -143,8 +149,8 @@ pub struct Perf {
     #[arg(long, value_name = "NAME", value_enum, default_value = "shm", conflicts_with = "url")]
     #[arg(hide_possible_values = true)]
     fabric: FabricName,
-    /// Status 1 if missed; may be repeated
-    #[arg(long, value_name = "METRIC<VALUE")]
+    /// Status 1 unless met; may be repeated
+    #[arg(long, value_name = "METRIC<VALUE", help_heading = "Report")]
     require: Vec<Requirement>,
 }
 
@@ -208,7 +214,7 @@ impl Perf {
             out.flush()?;
             files.add(&figures)?;
             let at = plan.along.label(scenario).map_or(String::new(), |label| format!("at {label}: "));
-            let failed = found.iter().filter(|verdict| verdict.met == Some(false));
+            let failed = found.iter().filter(|verdict| verdict.met != Some(true));
             missed.extend(failed.map(|verdict| format!("{at}--require {verdict}")));
             if figures.latency_ns.is_none() {
                 empty.extend(requirement::too_short(&figures).map(|problem| at + &problem));
@@ -234,12 +240,15 @@ fn progress(plan: &Plan, index: usize, out: &Output) -> ProgressBar {
     if !std::io::stderr().is_terminal() || out.json() {
         return ProgressBar::hidden();
     }
-    let bar = ProgressBar::new(plan.scenarios[index].repeat as u64);
-    let style = ProgressStyle::with_template("{msg} round {pos}/{len} {wide_bar} ETA {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    let scenario = &plan.scenarios[index];
+    let bar = ProgressBar::new(scenario.repeat as u64);
+    let later: usize = plan.scenarios[index + 1..].iter().map(|scenario| scenario.repeat).sum();
+    // How long a number of Calls takes is known when a round has ended.
+    let expected = scenario.count.is_none().then_some(scenario.warm_up + scenario.duration);
+    bar.set_style(time_left::style("{msg}round {pos}/{len} {wide_bar}{left}", later as u64, expected));
     let message = match plan.scenarios.len() {
         1 => String::new(),
-        points => format!("{} {} of {points},", plan.along.heading(), index + 1),
+        points => format!("{} {} of {points}, ", plan.along.heading(), index + 1),
     };
     bar.set_message(message);
     bar.tick();

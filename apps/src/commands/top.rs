@@ -12,7 +12,8 @@ use super::admin::{self, program_name};
 use crate::admin::ServerState;
 use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::values::{Delay, Rate, Time};
+use crate::values::{Delay, Rate};
+use crate::wrapped::{columns, rows, wrapped};
 
 /// Lines of each table.
 const LINES_MAX: usize = 8;
@@ -105,32 +106,49 @@ impl Window {
         }
     }
 
-    fn tell(&self, out: &mut Output) -> Result<(), CommandFailure> {
+    /// Shows it on as many lines as there are, if that is limited.
+    fn tell(&self, lines: Option<usize>, out: &mut Output) -> Result<(), CommandFailure> {
+        let tables = [&self.procedures, &self.operations, &self.clients, &self.cores];
+        let mut shown = tables.map(|table| table.len());
+        shown[..3].iter_mut().for_each(|count| *count = LINES_MAX.min(*count));
+        // The first line, the headings, and the line of the cursor.
+        let room = lines.map(|lines| lines.saturating_sub(if self.operations.is_empty() { 5 } else { 6 }));
+        let [procedures, operations, clients, cores] = fit(shown, room.unwrap_or(usize::MAX));
         let time = Duration::from_secs_f64(self.seconds);
         let [rdma, tcp] = [self.rdma_bytes, self.tcp_bytes].map(|bytes| Rate(bytes, time));
         out.line(format_args!("{:.0} Calls/s, {rdma} by RDMA, {tcp} by TCP", self.calls_per_second))?;
         out.line(format_args!("{:<48} {:>12} {:>14}", "procedure", "Calls/s", "mean wait"))?;
-        for Line { name, per_second, value } in self.procedures.iter().take(LINES_MAX) {
-            let wait =
-                value.map_or_else(|| "-".to_owned(), |wait| Time(Duration::from_secs_f64(wait)).to_string());
+        for Line { name, per_second, value } in self.procedures.iter().take(procedures) {
+            let wait = value.map_or_else(|| "-".to_owned(), admin::mean_wait);
             out.line(format_args!("{name:<48} {per_second:>12.0} {wait:>14}"))?;
         }
         if !self.operations.is_empty() {
             out.line(format_args!("{:<48} {:>12}", "NFSv4 operation", "executed/s"))?;
         }
-        for Line { name, per_second, .. } in self.operations.iter().take(LINES_MAX) {
+        for Line { name, per_second, .. } in self.operations.iter().take(operations) {
             out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
         }
         out.line(format_args!("{:<48} {:>12}", "client", "Calls/s"))?;
-        for Line { name, per_second, .. } in self.clients.iter().take(LINES_MAX) {
+        for Line { name, per_second, .. } in self.clients.iter().take(clients) {
             out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
         }
         out.line(format_args!("{:<48} {:>12} {:>14}", "core", "Calls/s", "busy"))?;
-        for Line { name, per_second, value } in &self.cores {
+        for Line { name, per_second, value } in self.cores.iter().take(cores) {
             out.line(format_args!("{name:<48} {per_second:>12.0} {:>13.0}%", 100.0 * value.unwrap_or(0.0)))?;
         }
         Ok(())
     }
+}
+
+/// Takes lines of the longest tables until all fit; one of each stays.
+fn fit(mut counts: [usize; 4], room: usize) -> [usize; 4] {
+    while counts.iter().sum::<usize>() > room {
+        match counts.iter_mut().max().filter(|longest| **longest > 1) {
+            Some(longest) => *longest -= 1,
+            None => break,
+        }
+    }
+    counts
 }
 
 /// Those with something to show, the busiest first.
@@ -149,16 +167,32 @@ impl Top {
             thread::sleep(self.interval.0);
             let after = admin::state(self.socket.as_ref())?;
             let window = Window::between(&before, &after);
+            let mut lines = None;
             if io::stdout().is_terminal() {
                 // Clears the screen and writes from its upper left corner.
-                out.line(format_args!("\x1b[H\x1b[2J{}", after.version))?;
+                let version = wrapped("stagd ", &after.version, columns());
+                out.line(format_args!("\x1b[H\x1b[2J{version}"))?;
+                lines = rows().map(|rows| rows.saturating_sub(version.lines().count()));
             }
-            window.tell(out)?;
+            window.tell(lines, out)?;
             out.object(&window)?;
             out.flush()?;
             before = after;
             left = left.map(|left| left - 1);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_tables_give_way_first() {
+        assert_eq!(fit([8, 0, 2, 1], 100), [8, 0, 2, 1]);
+        assert_eq!(fit([8, 8, 2, 1], 15), [6, 6, 2, 1]);
+        assert_eq!(fit([8, 0, 8, 64], 18).iter().sum::<usize>(), 18);
+        assert_eq!(fit([3, 3, 3, 3], 0), [1, 1, 1, 1]);
     }
 }

@@ -9,6 +9,7 @@ use stag_conform::check::{CheckOutcome, CheckText, Stop};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;
+use crate::wrapped::{columns, wrapped};
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -127,7 +128,7 @@ impl<'a> ConformReport<'a> {
 
     /// Says a line that belongs to no check.
     pub(super) fn say(&mut self, line: &str) -> Result<(), CommandFailure> {
-        self.out.line(line)?;
+        self.out.line(wrapped("", line, columns()))?;
         self.out.flush()
     }
 
@@ -160,9 +161,8 @@ impl<'a> ConformReport<'a> {
         let rule = rules[0];
         self.out.object(&CheckObject { check: name, rule, rules, sent, expected, came, result, known })?;
         let word = result.word();
-        self.out.line(format_args!(
-            "{word:<4} {rule:<14} {name}: sent: {sent}; expected: {expected}; came: {came}{remark}"
-        ))?;
+        let found = format!("{name}: sent: {sent}; expected: {expected}; came: {came}{remark}");
+        self.out.line(wrapped(&format!("{word:<4} {rule:<14} "), &found, columns()))?;
         self.out.flush()
     }
 
@@ -174,7 +174,7 @@ impl<'a> ConformReport<'a> {
         if known + surprises > 0 {
             line = format!("{line}; of the failures {known} are known, {surprises} known ones did not fail");
         }
-        out.line(line)?;
+        out.line(wrapped("", &line, columns()))?;
         if failed > known || surprises > 0 { Err(CommandFailure::Told) } else { Ok(()) }
     }
 }

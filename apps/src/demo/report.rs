@@ -39,9 +39,10 @@ struct Report<'a> {
 struct Row {
     procedure: String,
     calls: u64,
-    p50_ns: u64,
-    p99_ns: u64,
-    p999_ns: u64,
+    /// Null if fewer than ten Calls lie beyond, as the next two.
+    p50_ns: Option<u64>,
+    p99_ns: Option<u64>,
+    p999_ns: Option<u64>,
     max_ns: u64,
 }
 
@@ -60,12 +61,13 @@ impl Connection {
     #[must_use]
     pub(super) fn of(run: &Run<'_>) -> Connection {
         let timings = run.remote.timings();
+        let nanoseconds = |time: Option<Duration>| time.map(|time| time.as_nanos() as u64);
         let rows = timings.iter().map(|timing| Row {
             procedure: format!("{:?}", timing.procedure).to_uppercase(),
             calls: timing.calls,
-            p50_ns: timing.p50.as_nanos() as u64,
-            p99_ns: timing.p99.as_nanos() as u64,
-            p999_ns: timing.p999.as_nanos() as u64,
+            p50_ns: nanoseconds(timing.p50),
+            p99_ns: nanoseconds(timing.p99),
+            p999_ns: nanoseconds(timing.p999),
             max_ns: timing.max.as_nanos() as u64,
         });
         Connection {
@@ -133,8 +135,10 @@ fn table(rows: &[Row], out: &mut Output) -> Result<(), CommandFailure> {
     out.line(format_args!("{:<12} {:>9} {p50:>11} {p99:>11} {p999:>11} {max:>11}", "procedure", "Calls"))?;
     let mut calls = 0;
     for row in rows {
-        let [p50, p99, p999, max] = [row.p50_ns, row.p99_ns, row.p999_ns, row.max_ns]
-            .map(|nanoseconds| Time(Duration::from_nanos(nanoseconds)));
+        let [p50, p99, p999, max] =
+            [row.p50_ns, row.p99_ns, row.p999_ns, Some(row.max_ns)].map(|nanoseconds| {
+                nanoseconds.map_or_else(|| "-".to_owned(), |it| Time(Duration::from_nanos(it)).to_string())
+            });
         calls += row.calls;
         out.line(format_args!(
             "{:<12} {:>9} {p50:>11} {p99:>11} {p999:>11} {max:>11}",

@@ -44,7 +44,8 @@ impl LineFormat {
     pub(super) fn notice(&self, text: &str) -> String {
         let mut line = self.priority(5);
         match self.format {
-            LogFormat::Text => line += &format!("stagd: {text}"),
+            LogFormat::Text if self.is_journal => line += &format!("NOTICE {text}"),
+            LogFormat::Text => line += &format!("{} NOTICE {text}", now()),
             LogFormat::Json => line += &object("notice", [("message", text.into())]).to_string(),
         }
         line + "\n"
@@ -163,8 +164,11 @@ mod tests {
 
     #[test]
     fn a_notice_has_the_form_of_the_log() {
-        assert_eq!(format(LogFormat::Text, false).notice("a \"b\""), "stagd: a \"b\"\n");
-        assert_eq!(format(LogFormat::Text, true).notice("a"), "<5>stagd: a\n");
+        let line = format(LogFormat::Text, false).notice("a \"b\"");
+        let (time, rest) = line.split_once(' ').unwrap();
+        assert!(time.starts_with("20") && time.ends_with('Z'), "{line}");
+        assert_eq!(rest, "NOTICE a \"b\"\n");
+        assert_eq!(format(LogFormat::Text, true).notice("a"), "<5>NOTICE a\n");
         let line = format(LogFormat::Json, true).notice("a \"b\"\nc");
         let object: Value = serde_json::from_str(line.strip_prefix("<5>").unwrap()).unwrap();
         assert_eq!((&object["level"], &object["message"]), (&"notice".into(), &"a \"b\"\nc".into()));

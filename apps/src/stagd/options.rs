@@ -34,85 +34,121 @@ pub struct StagdOptions {
     #[arg(long, value_name = "URL")]
     pub listen: Vec<Listen>,
     /// Memory in all [default: RAM / 4, at most 1G]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and cores")]
     pub memory: Option<Size>,
     /// Longest inline message, 1K-256K [default: 4K]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and cores", hide_short_help = true)]
     pub inline_threshold: Option<Size>,
     /// Calls of a connection at once [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Memory and cores", hide_short_help = true)]
     pub credits: Option<u32>,
     /// A client's share of credits: ADDRESS[/N]=100
-    #[arg(long, value_name = "CLIENT=N")]
+    #[arg(long, value_name = "CLIENT=N", help_heading = "Memory and cores", hide_short_help = true)]
     pub weight: Vec<ClientWeight>,
     /// 1, 2 or auto [default: auto over iwarp, or 1]
-    #[arg(long, value_name = "VERSION", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "VERSION",
+        hide_possible_values = true,
+        help_heading = "RDMA",
+        hide_short_help = true
+    )]
     pub protocol: Option<Protocol>,
     /// Version 2 data: send, rdma [default: auto]
-    #[arg(long, value_name = "WHERE", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "WHERE",
+        hide_possible_values = true,
+        help_heading = "RDMA",
+        hide_short_help = true
+    )]
     pub placement: Option<DataPlacement>,
     /// RDMA clients; as many over TCP [default: 64]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Memory and cores", hide_short_help = true)]
     pub connections_max: Option<u32>,
     /// shm: also admit uid:N, gid:N or any
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", help_heading = "RDMA", hide_short_help = true)]
     pub shm_allow: Vec<ShmAllow>,
     /// iwarp: ask for CRCs: on or off [default: on]
-    #[arg(long, value_name = "SWITCH", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "SWITCH",
+        hide_possible_values = true,
+        help_heading = "RDMA",
+        hide_short_help = true
+    )]
     pub crc: Option<Switch>,
     /// iwarp: TCP algorithm [default: the system's]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "RDMA", hide_short_help = true)]
     pub congestion_control: Option<CongestionControlName>,
     /// verbs: RDMA device [default: by address]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "RDMA", hide_short_help = true)]
     pub device: Option<String>,
     /// verbs: window, registration or standing
-    #[arg(long, value_name = "KIND", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "KIND",
+        hide_possible_values = true,
+        help_heading = "RDMA",
+        hide_short_help = true
+    )]
     pub exposure: Option<Exposure>,
     /// verbs: trusted clients share Receives
-    #[arg(long)]
+    #[arg(long, help_heading = "RDMA", hide_short_help = true)]
     pub shared_receives: bool,
     /// Let clients pull Replies of any size
-    #[arg(long)]
+    #[arg(long, help_heading = "RDMA", hide_short_help = true)]
     pub reliable_reply: bool,
     /// Versions of NFS [default: 3,4.1,4.2]
     #[arg(long, value_name = "LIST")]
     pub nfs: Option<NfsVersions>,
     /// Register the programs with rpcbind
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     pub rpcbind: bool,
     /// The same as `--cores` with one core
     #[arg(long, value_name = "N", hide = true)]
     pub core: Option<usize>,
     /// Cores to run on: 2, 2-9 [default: a free one]
-    #[arg(long, value_name = "LIST", conflicts_with = "core")]
+    #[arg(long, value_name = "LIST", conflicts_with = "core", help_heading = "Memory and cores")]
     pub cores: Option<CoreList>,
     /// busy or adaptive [default: adaptive]
-    #[arg(long, value_name = "MODE", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "MODE",
+        hide_possible_values = true,
+        help_heading = "Memory and cores",
+        hide_short_help = true
+    )]
     pub poll: Option<Poll>,
     /// auto, 1g, 2m, thp or 4k [default: auto]
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", help_heading = "Memory and cores", hide_short_help = true)]
     pub pages: Option<Pages>,
     /// Directory for what survives a restart
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", help_heading = "State and watching")]
     pub state_dir: Option<PathBuf>,
     /// Time to reclaim locks [default: 50]
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", help_heading = "State and watching", hide_short_help = true)]
     pub grace: Option<u32>,
     /// Serve Prometheus metrics there
-    #[arg(long, value_name = "HOST:PORT")]
+    #[arg(long, value_name = "HOST:PORT", help_heading = "State and watching")]
     pub metrics: Option<String>,
     /// Socket of stag admin [default: in /run/stag]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "State and watching", hide_short_help = true)]
     pub control: Option<PathBuf>,
     /// Messages that each core records [default: 0]
-    #[arg(long, value_name = "MESSAGES")]
+    #[arg(long, value_name = "MESSAGES", help_heading = "State and watching", hide_short_help = true)]
     pub record: Option<u32>,
     /// Log each Call that waits this long: 50ms
-    #[arg(long, value_name = "TIME")]
+    #[arg(long, value_name = "TIME", help_heading = "State and watching", hide_short_help = true)]
     pub slow: Option<Delay>,
     /// Log as text or json [default: text]
-    #[arg(long, value_name = "FORMAT", hide_possible_values = true)]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        help_heading = "State and watching",
+        hide_short_help = true
+    )]
     pub log_format: Option<LogFormat>,
     /// Read the same keys from a file; flags win
     #[arg(long, value_name = "FILE.toml")]

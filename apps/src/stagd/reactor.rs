@@ -12,7 +12,6 @@ use stag::nfs::server::{
 use stag::rpc::{Engine, Pools};
 use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
-use super::Settings;
 use super::asking::client_name;
 use super::cores::Place;
 use super::directories::Directories;
@@ -25,6 +24,7 @@ use super::registration::Registration;
 use super::report::{self, Ended, Snapshot};
 use super::signals::Request;
 use super::weights::weight_of;
+use super::{Settings, choices};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -34,7 +34,7 @@ pub(super) struct Announcement<'a> {
     pub(super) settings: &'a Settings,
     pub(super) plan: &'a Plan,
     pub(super) place: &'a Place,
-    pub(super) got: report::Got,
+    pub(super) got: choices::Got,
     /// Where it listens.
     pub(super) places: Vec<Listen>,
     pub(super) json: bool,
@@ -46,7 +46,7 @@ impl Announcement<'_> {
         let Announcement { settings, plan, place, got, places, json } = self;
         let registration = settings.rpcbind.then(|| Registration::new(programs.to_vec())).transpose()?;
         let mut out = Output::new(json);
-        CommandFailure::unless_output_closed(report::started(settings, plan, place, &got, &mut out))?;
+        CommandFailure::unless_output_closed(choices::started(settings, plan, place, &got, &mut out))?;
         CommandFailure::unless_output_closed(report::ready(&places, &mut out))?;
         Ok(registration)
     }

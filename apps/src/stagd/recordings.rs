@@ -24,7 +24,7 @@ use stag_dump::recording::{RecordedConnection, RecordedMessage, RecordingWriter,
 use super::asking::{Reactors, client_name};
 use super::state;
 use crate::admin::PATIENCE;
-use crate::attributes::Utc;
+use crate::attributes::{Utc, printable};
 use crate::failure::CommandFailure;
 use crate::values::count;
 
@@ -177,6 +177,10 @@ impl Files {
         let clock = Clock::start_system();
         for end in ends {
             self.lost += end.withheld;
+            // The log has a line about its end; a file would say no more.
+            if end.recording.messages().next().is_none() {
+                continue;
+            }
             if clock.now() < self.next {
                 self.lost += 1;
                 continue;
@@ -198,7 +202,7 @@ impl Files {
                 };
                 tracing::warn!(
                     "connection of {peer} ended badly: {}; its last {messages} are in {}{lost}",
-                    reason.escape_debug(),
+                    printable(reason.as_ref()),
                     file.display()
                 );
             }
@@ -257,6 +261,18 @@ mod tests {
         let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
         files.sort();
         files
+    }
+
+    /// A file without messages would say nothing that the log does not.
+    #[test]
+    fn an_end_without_messages_leaves_no_file() {
+        let folder = std::env::temp_dir().join(format!("stag-no-recordings-{}", std::process::id()));
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        sender.send(end()).unwrap();
+        drop(sender);
+        let files = Files { folder: folder.clone(), count: 0, next: Duration::ZERO, lost: 0 };
+        files.write_all(&receiver);
+        assert!(!folder.exists(), "{}", folder.display());
     }
 
     /// The number of files is bounded, the oldest go first, and other files stay.

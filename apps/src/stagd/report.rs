@@ -1,24 +1,19 @@
-//! The server's report: its choices at the start, its totals at the end.
+//! The server's report: where it listens, its counters, and its totals at the end.
 
 use std::time::Duration;
 
-use super::exports::Medium;
 use serde::Serialize;
-use stag::memory::{Ledger, PriceList};
+use stag::memory::Ledger;
 use stag::nfs::export::RateWaits;
 use stag::nfs::server::{OperationStatistics, ServicesWithLocks, SharedLocking};
-use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ProtocolChoice, ServedConnection};
+use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics, Stopped};
 use stag::vfs::{Store, Usage};
 
-use super::Settings;
-use super::cores::{Place, Seat};
 use super::credits::{CreditReport, CreditSnapshot};
-use super::directories;
-use super::fabric::{Device, DeviceWork, Served, mount_advice, shm_admits};
+use super::fabric::{DeviceWork, Served};
 use super::listen::Listen;
 use super::locks::Locks;
-use super::plan::{Plan, ReactorMemory};
 use super::signals::Printer;
 use super::supervisor;
 use crate::admin::PoolState;
@@ -28,66 +23,9 @@ use crate::logging::now;
 use crate::output::Output;
 use crate::programs::Programs;
 use crate::values::{Size, Time};
-use crate::version::VERSION;
-use crate::wrapped::{columns, wrapped};
 
 /// Pools of a reactor.
 const POOLS_EACH: usize = 2;
-
-/// What was chosen: the object of `--check --json`, and the first one of `--json`.
-#[derive(Serialize)]
-struct Chosen<'a> {
-    /// `checked` or `started`.
-    event: &'static str,
-    /// The time of day.
-    time: String,
-    version: &'static str,
-    /// The first core, which listens.
-    core: usize,
-    node: u32,
-    /// All cores.
-    cores: Vec<ChosenCore<'a>>,
-    poll: String,
-    /// The pages that the memory stands on; what was asked for, if it is only checked.
-    pages: String,
-    /// What it stepped down from, and why.
-    notes: &'a [&'a String],
-    /// The RDMA device, over verbs.
-    device: Option<&'a Device>,
-    /// How Linux mounts it, over verbs.
-    mount: Option<&'a str>,
-    /// Whom it admits, over shm.
-    shm: Option<&'a str>,
-    warnings: &'a [String],
-    protocol: &'static str,
-    inline_threshold: u32,
-    credits: u32,
-    connections_max: u32,
-    exports: Vec<String>,
-    memory: u64,
-    prices: Vec<Price<'a>>,
-}
-
-/// What a core is for.
-#[derive(Serialize)]
-struct ChosenCore<'a> {
-    core: usize,
-    node: u32,
-    /// Exports in memory whose files are there.
-    exports: Vec<&'a str>,
-    /// Octets of memory of these files, and of Calls on their way.
-    files: u64,
-    transit: u64,
-}
-
-/// A line of the price list.
-#[derive(Serialize)]
-struct Price<'a> {
-    what: &'a str,
-    each: u64,
-    count: u64,
-    bytes: u64,
-}
 
 /// One of the places where it listens: an object of `--json`.
 #[derive(Serialize)]
@@ -376,185 +314,6 @@ struct Stop<'a> {
     /// Units of all pools that did not come back.
     leaked: usize,
     ledger: &'a str,
-}
-
-/// What it got from the machine.
-pub(super) struct Got {
-    /// The pages of its memory.
-    pub(super) pages: String,
-    /// What it stepped down from, and why.
-    pub(super) notes: Vec<String>,
-    pub(super) device: Option<Device>,
-    /// How Linux mounts it, where that is not plain.
-    pub(super) mount: Option<String>,
-}
-
-/// Says what would be done.
-pub(super) fn checked(
-    settings: &Settings,
-    plan: &Plan,
-    place: &Place,
-    out: &mut Output,
-) -> Result<(), CommandFailure> {
-    let pages = format!("{} (asked for)", settings.pages.0);
-    let got = Got {
-        pages,
-        notes: place.notes.clone(),
-        device: None,
-        mount: mount_advice(settings, &settings.listen),
-    };
-    chosen("checked", settings, plan, place, &got, out)
-}
-
-/// Says what is done.
-pub(super) fn started(
-    settings: &Settings,
-    plan: &Plan,
-    place: &Place,
-    got: &Got,
-    out: &mut Output,
-) -> Result<(), CommandFailure> {
-    chosen("started", settings, plan, place, got, out)
-}
-
-fn chosen(
-    event: &'static str,
-    settings: &Settings,
-    plan: &Plan,
-    place: &Place,
-    got: &Got,
-    out: &mut Output,
-) -> Result<(), CommandFailure> {
-    let version = VERSION;
-    let engine = &plan.engine;
-    let cores = chosen_cores(settings, plan, place);
-    let (core, node) = cores.first().map_or((0, 0), |first| (first.core, first.node));
-    let exports: Vec<String> = settings.exports.iter().map(|(spec, _)| spec.clone()).collect();
-    out.line(format_args!("stagd {version}"))?;
-    if let [_] = cores[..] {
-        out.line(format_args!("core       {core}, NUMA node {node}, polls: {}", settings.poll))?;
-    } else {
-        out.line(format_args!("cores      {}, polls: {}", cores.len(), settings.poll))?;
-        for (number, chosen) in cores.iter().enumerate() {
-            out.line(format_args!("           {}", seat_line(number, chosen)))?;
-        }
-    }
-    out.line(format_args!("pages      {}", got.pages))?;
-    for note in &got.notes {
-        out.line(wrapped("           ", note, columns()))?;
-    }
-    if let Some(device) = &got.device {
-        out.line(format_args!("device     {}", device.name))?;
-        for note in &device.notes {
-            out.line(wrapped("           ", note, columns()))?;
-        }
-    }
-    let shm = shm_admits(settings);
-    if let Some(shm) = &shm {
-        out.line(format_args!("shm        {shm}"))?;
-    }
-    let threshold = Size(engine.inline_threshold.into());
-    let (credits, connections) = (engine.credits_max, settings.connections_max);
-    out.line(format_args!(
-        "messages   {threshold} inline, {credits} credits, {connections} connections at most"
-    ))?;
-    let protocol = versions(engine.protocol);
-    out.line(format_args!("protocol   RPC-over-RDMA {protocol}"))?;
-    if let Some(note) = &plan.note {
-        out.line(wrapped("           ", note, columns()))?;
-    }
-    for export in &exports {
-        out.line(format_args!("export     {export}"))?;
-    }
-    let squashed = directories::squashed(settings);
-    for line in &squashed {
-        out.line(format_args!("           {line}"))?;
-    }
-    let memory = Size(settings.memory);
-    if event == "checked" {
-        out.line(format_args!("memory     {memory}, of which"))?;
-        plan.prices.to_string().lines().try_for_each(|line| out.line(format_args!("           {line}")))?;
-    } else {
-        let files = Size(plan.exports.iter().map(|share| share.data_len_max).sum());
-        out.line(format_args!(
-            "memory     {memory}, {files} for files of mem: (stagd --check says what for)"
-        ))?;
-    }
-    if let Some(mount) = &got.mount {
-        out.line(format_args!("mount      {mount}"))?;
-    }
-    for warning in &place.warnings {
-        out.line(wrapped("warning: ", warning, columns()))?;
-    }
-    out.object(&Chosen {
-        event,
-        time: now(),
-        version,
-        core,
-        node,
-        cores,
-        poll: settings.poll.to_string(),
-        pages: got.pages.clone(),
-        notes: &got.notes.iter().chain(&plan.note).chain(&squashed).collect::<Vec<_>>(),
-        device: got.device.as_ref(),
-        mount: got.mount.as_deref(),
-        shm: shm.as_deref(),
-        warnings: &place.warnings,
-        protocol,
-        inline_threshold: engine.inline_threshold,
-        credits: engine.credits_max,
-        connections_max: settings.connections_max,
-        exports,
-        memory: settings.memory,
-        prices: prices(&plan.prices),
-    })?;
-    out.flush()
-}
-
-/// The versions of RPC-over-RDMA that are spoken, in words.
-fn versions(protocol: ProtocolChoice) -> &'static str {
-    match protocol {
-        ProtocolChoice::One => "version 1",
-        ProtocolChoice::Two => "version 2, and 1 with clients that have no other",
-        ProtocolChoice::Auto => "versions 1 and 2",
-    }
-}
-
-/// The cores, and whose files are where.
-fn chosen_cores<'a>(settings: &'a Settings, plan: &Plan, place: &Place) -> Vec<ChosenCore<'a>> {
-    let core = |(number, (seat, memory)): (usize, (&Seat, &ReactorMemory))| {
-        let there = settings.exports.iter().zip(&plan.exports);
-        let there =
-            there.filter(|((_, export), share)| export.medium == Medium::Memory && share.owner == number);
-        let (exports, data): (Vec<&str>, Vec<u64>) =
-            there.map(|((_, export), share)| (export.access.path.as_str(), share.data_len_max)).unzip();
-        let files = data.iter().sum();
-        ChosenCore { core: seat.core.0, node: seat.node, exports, files, transit: memory.transit_len as u64 }
-    };
-    place.seats.iter().zip(&plan.reactors).enumerate().map(core).collect()
-}
-
-/// What a core is for, in words.
-fn seat_line(number: usize, chosen: &ChosenCore<'_>) -> String {
-    let ChosenCore { core, node, exports, files, transit } = chosen;
-    let mut line = format!("core {core}, NUMA node {node}: ");
-    if number == 0 {
-        line += "listens, ";
-    }
-    for export in exports {
-        line += &format!("files of mem:{export}, ");
-    }
-    if *files > 0 {
-        line += &format!("{} for files, ", Size(*files));
-    }
-    line + &format!("{} for Calls on their way", Size(*transit))
-}
-
-fn prices(list: &PriceList) -> Vec<Price<'_>> {
-    let lines = list.prices().iter();
-    lines
-        .map(|line| Price { what: &line.what, each: line.each, count: line.count, bytes: line.bytes() })
-        .collect()
 }
 
 /// Says where it listens, and that it does.

@@ -32,7 +32,7 @@ use super::report::Ended;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
-use super::{Settings, StagdOptions, metrics, privileges, report, services, supervisor};
+use super::{Settings, StagdOptions, choices, metrics, privileges, report, services, supervisor};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
@@ -288,7 +288,7 @@ impl<P: Served> Shared<'_, P> {
                 let (places, programs) = listen(&mut engine, settings, &self.holders, &mut notes)?;
                 // It is set only here.
                 let _ = self.programs.set(programs);
-                let got = report::Got {
+                let got = choices::Got {
                     pages: arena.page_size().to_string(),
                     notes,
                     device,

@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 
 use serde_json::Value;
 
 use crate::common::tcp_client::{Arguments, Client, word};
-use crate::common::{Folder, Server, stag};
+use crate::common::{Folder, STAG, Server, stag};
 
 /// Output as text.
 fn text(octets: &[u8]) -> &str {
@@ -361,6 +362,36 @@ fn metrics_are_served_over_http() {
     assert!(get("POST /metrics HTTP/1.0\r\nContent-Length: 0\r\n\r\n").contains("405"));
 }
 
+/// On the usual terminal everything is on one screen. `script` gives the command a terminal.
+#[test]
+fn top_fits_a_terminal_of_80_columns_and_24_lines() {
+    let operated = Operated::start(&[]);
+    let line = format!("stty rows 24 cols 80; {STAG} top --socket {} -i 500ms -n 2", operated.socket);
+    let top = std::process::Command::new("script")
+        .args(["-qec", &line, "/dev/null"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut top) = top else { return stag_testing::skipped("there is no script (util-linux)") };
+    // NULL is counted by no procedure.
+    while top.try_wait().unwrap().is_none() {
+        stag(&["ls", "-l", &operated.server.at("data")]);
+    }
+    let shown = top.wait_with_output().unwrap();
+    assert!(shown.status.success(), "{}", text(&shown.stdout));
+    let shown = text(&shown.stdout).replace('\r', "");
+    let screens: Vec<&str> = shown.split("\x1b[H\x1b[2J").skip(1).collect();
+    assert_eq!(screens.len(), 2, "{shown:?}");
+    for screen in &screens {
+        assert!(screen.lines().all(|line| line.chars().count() <= 80), "{screen}");
+        // The cursor stands below.
+        assert!(screen.lines().count() < 24, "{screen}");
+        for part in ["stagd ", "procedure ", "NFSv3 ", "client ", "uid ", "core "] {
+            assert!(screen.contains(part), "{part:?} is not in {screen}");
+        }
+    }
+}
+
 #[test]
 fn top_shows_what_was_done_between_two_looks() {
     let operated = Operated::start(&[]);
@@ -397,8 +428,10 @@ fn a_supervisor_hears_that_the_server_is_ready_and_works() {
         let len = socket.recv(&mut octets).expect("a word");
         heard.push(text(&octets[..len]).trim().to_owned());
     }
-    assert!(heard.iter().any(|word| word == "READY=1"), "{heard:?}");
-    assert!(heard.iter().filter(|word| *word == "WATCHDOG=1").count() >= 2, "{heard:?}");
+    let said = |word: &str| heard.iter().filter(|told| told.lines().any(|line| line == word)).count();
+    assert!(said("READY=1") == 1 && said("STATUS=ready") == 1, "{heard:?}");
+    assert!(said("WATCHDOG=1") >= 2, "{heard:?}");
+    assert!(said("STATUS=ready; connections: 0 of RDMA, 0 of TCP") >= 2, "{heard:?}");
     assert_eq!(server.stop().0["drained"], true);
 }
 

@@ -46,6 +46,8 @@ fn a_client_over_a_network_is_named_when_it_comes_and_when_it_goes() {
         socket.read_exact(&mut [0; 28]).unwrap();
     });
     line(&log, &["INFO client 127.0.0.1:", " connected by RDMA"]);
+    let mounts = line(&log, &["INFO client 127.0.0.1:", " mounts /data"]);
+    assert!(mounts.ends_with(" mounts /data"), "{mounts}");
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     let host = format!(" (host {}) closed: the client ended the connection; ", host.trim());
     let closed = line(&log, &["INFO client 127.0.0.1:", &host]);

@@ -39,3 +39,23 @@ fn the_configuration_for_kubernetes_is_valid() {
     let lines = block.lines().map_while(|line| line.strip_prefix("    "));
     check(&lines.map(|line| format!("{line}\n")).collect::<String>());
 }
+
+/// Both say the same of a container.
+#[test]
+fn compose_gives_the_capabilities_that_kubernetes_gives() {
+    let given = |file: &str, key: &str| {
+        let file = packaged(file);
+        let line = file.lines().find_map(|line| line.trim().strip_prefix(key).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("no {key} in {file}"))
+    };
+    assert_eq!(given("compose.yaml", "cap_add: "), given("kubernetes.yaml", "add: "));
+    // From the folder of the file.
+    let [context, image] = ["context: ", "dockerfile: "].map(|key| given("compose.yaml", key));
+    let path = format!("{}/package/{context}/{image}", env!("CARGO_MANIFEST_DIR"));
+    assert!(fs::metadata(&path).is_ok(), "{path}");
+    let containerfile = packaged("Containerfile");
+    for volume in ["/var/lib/stag", "/srv/stag"] {
+        assert!(packaged("compose.yaml").contains(&format!(":{volume}\n")), "{volume}");
+        assert!(containerfile.contains(volume), "{volume}");
+    }
+}

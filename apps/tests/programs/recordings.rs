@@ -211,6 +211,7 @@ fn a_connection_that_ends_badly_leaves_a_file() {
     let [file] = &files[..] else { panic!("{files:?}") };
     assert!(line.contains(&file.display().to_string()), "{line}");
     assert!(line.contains("connection of 127.0.0.1:"), "{line}");
+    assert!(!line.contains('\\'), "a sentence has no escapes: {line}");
     for (path, mode) in [(&folder, 0o700), (file, 0o600)] {
         assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, mode);
     }

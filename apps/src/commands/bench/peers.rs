@@ -6,10 +6,12 @@ mod ganesha;
 mod tools;
 
 use std::fs;
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stag::runtime::{Topology, affinity};
@@ -20,6 +22,7 @@ use crate::commands::perf::environment::RunEnvironment;
 use crate::commands::perf::{Span, rate};
 use crate::failure::CommandFailure;
 use crate::output::{Colour, Output};
+use crate::time_left;
 use crate::values::Time;
 use crate::wrapped::{columns, wrapped};
 
@@ -145,15 +148,20 @@ impl Peers {
         out.line(format_args!("\n{:<30} {:>10} {:>10} {:>8}", "", "round trip", "rate", "GB/s"))?;
         out.flush()?;
         let (mut rows, mut missing) = (Vec::new(), Vec::new());
+        let bar = progress(SHAPES.len() + 1, out);
         for shape in &SHAPES {
-            out.line(shape.name)?;
-            let found = std::iter::once(Ok(own(shape, &setup))).chain((shape.others)(&setup));
-            for row in found {
-                keep(row, shape.name, &mut rows, &mut missing, out)?;
+            begin(shape.name, &bar, out)?;
+            let own = own(shape, &setup);
+            bar.suspend(|| keep(Ok(own), shape.name, &mut rows, &mut missing, out))?;
+            for row in (shape.others)(&setup) {
+                bar.suspend(|| keep(row, shape.name, &mut rows, &mut missing, out))?;
             }
+            bar.inc(1);
         }
-        out.line(ganesha::SHAPE)?;
-        for row in ganesha::rows(&setup) {
+        begin(ganesha::SHAPE, &bar, out)?;
+        let ganesha = ganesha::rows(&setup);
+        bar.finish_and_clear();
+        for row in ganesha {
             keep(row, ganesha::SHAPE, &mut rows, &mut missing, out)?;
         }
         differences(&rows, out)?;
@@ -195,6 +203,24 @@ impl Peers {
             _ => Err(CommandFailure::usage("--cores: name two, the client's and the server's")),
         }
     }
+}
+
+/// Says what is measured next.
+fn begin(shape: &'static str, bar: &ProgressBar, out: &mut Output) -> Result<(), CommandFailure> {
+    bar.suspend(|| out.line(shape).and_then(|()| out.flush()))?;
+    bar.set_message(shape);
+    bar.tick();
+    Ok(())
+}
+
+/// A bar for the shapes on a terminal, nothing elsewhere.
+fn progress(count: usize, out: &Output) -> ProgressBar {
+    if !std::io::stderr().is_terminal() || out.json() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(count as u64);
+    bar.set_style(time_left::style("measuring {msg} {wide_bar} {pos}/{len}{left}", 0, None));
+    bar
 }
 
 /// Prints a row and keeps it, or keeps what is missing, once.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use clap::Args;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde_json::Value;
 
 use super::results::{BenchFigure, BenchResults, SCHEMA};
@@ -16,6 +16,7 @@ use crate::commands::perf::environment::RunEnvironment;
 use crate::demo::server::{Server, ServerConfig};
 use crate::failure::CommandFailure;
 use crate::output::{Colour, Output};
+use crate::time_left;
 use crate::values::Poll;
 use crate::wrapped::{columns, wrapped};
 
@@ -239,7 +240,6 @@ fn progress(count: usize, out: &Output) -> ProgressBar {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::new(count as u64);
-    let style = ProgressStyle::with_template("figure {pos}/{len} {wide_bar} {msg} ETA {eta}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_style(time_left::style("figure {pos}/{len} {wide_bar} {msg}{left}", 0, None));
     bar
 }

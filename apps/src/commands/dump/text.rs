@@ -113,22 +113,34 @@ impl Show for Text {
 
     fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), CommandFailure> {
         let t = totals;
-        out.line(format_args!("{} frames, {} RDMA connections", t.frames, t.connections))?;
+        tell("", format_args!("{} frames, {} RDMA connections", t.frames, t.connections), out)?;
         let (calls, replies, errors) = (t.calls, t.replies, t.errors);
-        out.line(format_args!(
-            "{} messages: {calls} Calls, {replies} Replies, {errors} errors; {} paired, {} Calls without a Reply",
-            t.messages, t.paired, t.unanswered
-        ))?;
+        tell(
+            "",
+            format_args!(
+                "{} messages: {calls} Calls, {replies} Replies, {errors} errors; {} paired, {} Calls without a Reply",
+                t.messages, t.paired, t.unanswered
+            ),
+            out,
+        )?;
         let (reads, writes) = (t.reads, t.writes);
-        out.line(format_args!(
-            "{} RDMA Reads of {} octets, {} RDMA Writes of {} octets",
-            reads.operations, reads.octets, writes.operations, writes.octets
-        ))?;
+        tell(
+            "",
+            format_args!(
+                "{} RDMA Reads of {} octets, {} RDMA Writes of {} octets",
+                reads.operations, reads.octets, writes.operations, writes.octets
+            ),
+            out,
+        )?;
         let unchecked = t.segments.saturating_sub(t.crc_good + t.crc_bad);
-        out.line(format_args!(
-            "{} FPDUs or packets: CRC good {}, bad {}, not checked {unchecked}",
-            t.segments, t.crc_good, t.crc_bad
-        ))?;
+        tell(
+            "",
+            format_args!(
+                "{} FPDUs or packets: CRC good {}, bad {}, not checked {unchecked}",
+                t.segments, t.crc_good, t.crc_bad
+            ),
+            out,
+        )?;
         let rare = [
             (t.unknown, "Calls whose Replies may be in a gap"),
             (t.gaps, "gaps: places where the capture lacks something"),
@@ -141,7 +153,7 @@ impl Show for Text {
             (t.given_up, "quiet connections given up to keep within memory"),
         ];
         for (count, what) in rare.into_iter().filter(|(count, _)| *count > 0) {
-            out.line(format_args!("{count} {what}"))?;
+            tell("", format_args!("{count} {what}"), out)?;
         }
         if t.messages == 0 {
             return out.line("nothing to check");
@@ -150,7 +162,7 @@ impl Show for Text {
             return out.line("no violations");
         }
         let rules: Vec<String> = t.violations.iter().map(|(rule, count)| format!("{rule} {count}")).collect();
-        out.line(format_args!("{}: {}", count(t.violation_count(), "violation"), rules.join(", ")))
+        tell("", format_args!("{}: {}", count(t.violation_count(), "violation"), rules.join(", ")), out)
     }
 }
 

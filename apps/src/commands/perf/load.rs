@@ -16,10 +16,10 @@ const FILES_MAX: usize = 100_000;
 #[derive(Debug, Args)]
 pub(super) struct LoadFlags {
     /// Of `mix`: read=70,write=20,getattr=10
-    #[arg(long, value_name = "SHARES")]
+    #[arg(long, value_name = "SHARES", help_heading = "Load", hide_short_help = true)]
     mix: Option<Mix>,
     /// Open loop: Calls a second, 200k, by the clock
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Load", hide_short_help = true)]
     pub(super) rate: Option<Number>,
     /// How the starts of Calls are spread with --rate [default: poisson]
     #[arg(long, value_enum, value_name = "HOW", requires = "rate", hide = true)]

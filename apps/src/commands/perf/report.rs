@@ -103,7 +103,9 @@ pub(super) fn measured(
     }
     for verdict in requirements {
         let colour = if verdict.met == Some(true) { Colour::Green } else { Colour::Red };
-        out.line(format_args!("{} {verdict}", colour.of(&format!("{:<12}", verdict.word()))))?;
+        let word = verdict.word();
+        let line = wrapped(&format!("{word:<12} "), &verdict.to_string(), columns());
+        out.line(line.replacen(word, &colour.of(word), 1))?;
     }
     out.flush()
 }
@@ -146,13 +148,12 @@ pub(super) fn interval(
 ) -> Result<(), CommandFailure> {
     let [p50, p99, _, max] = percentiles(&interval.latency_ns);
     let bandwidth = bandwidth(interval.bytes_per_second);
-    out.line(format_args!(
-        "round {}/{} {:>8.3} s {:>10} {bandwidth:>6} GB/s  p50 {p50:>8} p99 {p99:>8} max {max:>8}",
-        interval.round,
-        scenario.repeat,
+    let line = format!(
+        "{:>7.3} s {:>9} {bandwidth:>5} GB/s p50 {p50:>8} p99 {p99:>8} max {max:>8}",
         interval.at_s,
         rate(interval.calls_per_second),
-    ))?;
+    );
+    out.line(wrapped(&format!("round {}/{} ", interval.round, scenario.repeat), &line, columns()))?;
     out.flush()
 }
 

@@ -14,7 +14,7 @@ use crate::values::Time;
 const EXCESS: f64 = 1.1;
 
 /// Why nothing is met or missed where other programs ran.
-const DISTURBED: &str = "other programs ran on these cores";
+const DISTURBED: &str = "other programs ran on these cores; measure again on a quiet machine";
 
 /// A figure that can be required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,8 +173,7 @@ impl Verdict {
     /// As a line begins.
     pub(super) fn word(&self) -> &'static str {
         match (self.found, self.met) {
-            (None, _) => "UNMEASURED",
-            (Some(_), None) => "not measured",
+            (None, _) | (Some(_), None) => "UNMEASURED",
             (Some(_), Some(true)) => "met",
             (Some(_), Some(false)) => "MISSED",
         }
@@ -185,7 +184,7 @@ impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Verdict { wanted, text, .. } = self;
         match (self.found, &self.reason) {
-            (Some(_), Some(reason)) => write!(f, "{wanted}: {text} found, but {reason}"),
+            (Some(_), Some(reason)) => write!(f, "{wanted}: not measured: {text} found, but {reason}"),
             (Some(_), None) => write!(f, "{wanted}: {text} found"),
             (None, _) => write!(f, "{wanted}: not measured: {text}"),
         }
@@ -366,8 +365,9 @@ mod tests {
             reason: reason.map(str::to_owned),
         };
         let disturbed = verdict(Some(4e6), None, Some(DISTURBED));
-        assert_eq!(disturbed.word(), "not measured");
-        assert_eq!(disturbed.to_string(), "rate>5M: 4.00 M/s found, but other programs ran on these cores");
+        assert_eq!(disturbed.word(), "UNMEASURED");
+        let said = "rate>5M: not measured: 4.00 M/s found, but other programs ran on these cores; measure again on a quiet machine";
+        assert_eq!(disturbed.to_string(), said);
         let json = serde_json::to_value(&disturbed).unwrap();
         assert_eq!((&json["met"], &json["reason"]), (&serde_json::Value::Null, &DISTURBED.into()));
         assert_eq!(verdict(Some(4e6), Some(false), None).word(), "MISSED");

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use stag_apps::commands::doctor::{Diagnosis, State, checks, inspect, inspect_cores};
+use stag_apps::commands::doctor::{Diagnosis, State, checks, inspect, inspect_container, inspect_cores};
 use stag_apps::url::FabricName;
 
 mod cases;
@@ -206,6 +206,59 @@ fn this_machine_is_checked_and_the_exit_status_says_how_it_is() {
         assert!(text.lines().last().unwrap().starts_with("errors: "), "{text}");
     }
     assert!(inspect(Path::new("/"), None).len() >= checks().count() - 5, "but for what needs a device");
+}
+
+/// What a container engine decides: each with the flag that changes it.
+#[test]
+fn a_container_is_checked_for_what_its_engine_decides() {
+    /// Root with CHOWN, DAC_OVERRIDE, DAC_READ_SEARCH, FOWNER, FSETID, SETGID, SETUID and MKNOD.
+    const ROOT: &str = "Uid:\t0\t0\t0\t0\nCapEff:\t00000000080000df\nCpus_allowed_list:\t2-3\n";
+    const ON_OVERLAY: &str =
+        "1 0 0:50 / / rw - overlay overlay rw,lowerdir=/a\n2 1 0:51 / /proc rw - proc proc rw\n";
+    let tree = Tree::well("container");
+    tree.change(STATUS, Some(ROOT));
+    for (check, Diagnosis { state, found, repair }) in inspect_container(&tree.0) {
+        assert_eq!((state, repair), (State::Ok, None), "{check}: {found}");
+    }
+    for (path, text, check, state, repair) in [
+        (
+            STATUS,
+            Some(&ROOT.replace("0df", "01f")[..]),
+            "capabilities",
+            State::Error,
+            "--cap-add SETGID --cap-add SETUID",
+        ),
+        (STATUS, Some(&ROOT.replace("08000", "00000")), "capabilities", State::Warning, "--cap-add MKNOD"),
+        (STATUS, Some(&ROOT.replace("Uid:\t0\t0", "Uid:\t7\t7")), "capabilities", State::Note, "--user 0"),
+        (
+            "proc/self/mountinfo",
+            Some(ON_OVERLAY),
+            "state directory",
+            State::Warning,
+            "-v stag-state:/var/lib/stag",
+        ),
+        ("dev/infiniband", None, "RDMA devices", State::Note, "--device /dev/infiniband"),
+        ("proc/sys/kernel/io_uring_disabled", Some("2\n"), "io_uring", State::Warning, "io_uring_disabled=0"),
+    ] {
+        tree.change(path, text);
+        let findings = inspect_container(&tree.0);
+        let is_it = |(name, finding): &&(&str, Diagnosis)| {
+            *name == check
+                && finding.state == state
+                && finding.repair.as_deref().is_some_and(|it| it.contains(repair))
+        };
+        assert_eq!(findings.iter().filter(is_it).count(), 1, "{path}: {findings:#?}");
+        tree.restore(path);
+        tree.change(STATUS, Some(ROOT));
+    }
+    let here =
+        Command::new(env!("CARGO_BIN_EXE_stag")).args(["doctor", "--for", "container"]).output().unwrap();
+    let here = String::from_utf8(here.stdout).unwrap();
+    for check in
+        ["state directory", "capabilities", "io_uring", "memlock", "hugepages", "cores", "RDMA devices"]
+    {
+        assert!(here.contains(check), "{check} is not in {here}");
+    }
 }
 
 #[test]

@@ -139,6 +139,7 @@ pub struct ExportTable<S: Store + ?Sized> {
     /// For results that have to be in registered memory and are not.
     pool: Pool,
     waiting: Waiting,
+    mount_log: mount::MountLog,
     /// An export has limits in octets per second.
     has_limits: bool,
     /// What the Call in hand changed is on its way to stable storage: what to wait for.
@@ -165,6 +166,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             handles: VerifiedHandles::new(HandleKey::new()),
             pool,
             waiting: Waiting::default(),
+            mount_log: mount::MountLog::default(),
             has_limits: false,
             uncommitted: None,
             refused: Cell::new(false),

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use stag_fabric::{LogLimiter, Withheld};
 use stag_rpc::{Call, Home, Outcome, Procedure as Bound, Reply, Service, Token};
 use stag_vfs::{Blocked, FsError, ObjectKind, ObjectStat, Timestamp};
 use stag_wire::mount3::{
@@ -20,6 +21,32 @@ use crate::export::Export;
 use crate::handle::HANDLE_LEN;
 use stag_vfs::Store;
 use stag_vfs::UserIdentity;
+
+/// Lines a second about clients that mount.
+const LINES_MAX: u32 = 50;
+
+/// Characters of a path that a line shows.
+const PATH_SHOWN_MAX: usize = 256;
+
+/// The lines of the log that say which client mounts what.
+#[derive(Debug)]
+pub(super) struct MountLog {
+    limit: LogLimiter,
+    /// When the pass began that last answered a Call.
+    now: Duration,
+}
+
+impl Default for MountLog {
+    fn default() -> MountLog {
+        MountLog { limit: LogLimiter::new(LINES_MAX), now: Duration::ZERO }
+    }
+}
+
+impl MountLog {
+    pub(super) fn note_time(&mut self, now: Duration) {
+        self.now = now;
+    }
+}
 
 /// The service MOUNT version 3.
 pub struct Mount<S: Store + ?Sized> {
@@ -68,6 +95,7 @@ impl<S: Store + ?Sized> Service for Mount<S> {
     fn call(&mut self, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
         let mut exports = self.exports.borrow_mut();
         let asker = CallContext::of(call);
+        exports.mount_log.note_time(call.now());
         match Procedure::from_number(call.procedure) {
             Some(Procedure::Mnt) => return mnt(&mut exports, &asker, call, reply),
             Some(Procedure::Umnt) => {
@@ -117,13 +145,40 @@ fn mnt<S: Store + ?Sized>(
 ) -> Outcome {
     let Some(arguments) = decode::<PathArguments<'_>>(call, reply) else { return Outcome::Done };
     match find(exports, asker, arguments.path.0) {
-        Ok(found) => send(&found, reply),
+        Ok(found) => {
+            log(exports, asker, arguments.path.0, &found);
+            send(&found, reply);
+        }
         Err(waits) => {
             let again = Again::of_mount(arguments.path.0, asker);
             return exports.keep(waits, Waiter::of(Program::Mount, call), Pending::Again(again));
         }
     }
     Outcome::Done
+}
+
+/// Says in the log which export the client mounts, if it may.
+pub(super) fn log<S: Store + ?Sized>(
+    exports: &mut ExportTable<S>,
+    asker: &CallContext<'_>,
+    path: &[u8],
+    found: &Result<[u8; HANDLE_LEN], Status>,
+) {
+    if found.is_err() || !tracing::enabled!(tracing::Level::INFO) {
+        return;
+    }
+    let (Some(peer), Ok((share, rest))) = (asker.peer, place(exports, asker, path)) else { return };
+    let MountLog { limit, now } = &mut exports.mount_log;
+    let Some(withheld) = limit.admit(*now).map(Withheld) else { return };
+    let export = &exports.shares[share].export().path;
+    let below = if rest.is_empty() { String::new() } else { format!(" at {}", shown(path)) };
+    tracing::info!("client {peer} mounts {export}{below}{withheld}");
+}
+
+/// A path as a client sent it, on one line and of bounded length.
+fn shown(path: &[u8]) -> String {
+    let path = String::from_utf8_lossy(path);
+    path.chars().take(PATH_SHOWN_MAX).map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 /// Answers MNT.
@@ -251,6 +306,12 @@ fn export<S: Store + ?Sized>(exports: &ExportTable<S>, reply: &mut Reply<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_shown_on_one_line() {
+        assert_eq!(shown(b"/a/b\n\x1b[31m\xff"), "/a/b??[31m\u{fffd}");
+        assert_eq!(shown(&[b'n'; 1024]).len(), PATH_SHOWN_MAX);
+    }
 
     #[test]
     fn paths_at_and_below_an_export() {

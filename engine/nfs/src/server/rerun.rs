@@ -120,7 +120,11 @@ impl Again {
                 What::Nfs(procedure, octets) => run_nfs(*procedure, octets, exports, &asker, now),
                 What::Nfsacl(procedure, octets) => nfsacl::rerun(*procedure, octets, exports, &asker, now),
                 What::Mount(path) => {
-                    mount::find(exports, &asker, path).map(|found| Ran::Over(Answered::Mnt(found)))
+                    let found = mount::find(exports, &asker, path);
+                    if let Ok(found) = &found {
+                        mount::log(exports, &asker, path, found);
+                    }
+                    found.map(|found| Ran::Over(Answered::Mnt(found)))
                 }
                 What::Transfer(_) => Ok(Ran::Lost),
             }

@@ -489,6 +489,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
     #[inline(never)]
     fn next_answered(&mut self, program: Program, now: Duration, time: Timestamp) -> Option<Token> {
         self.waiting.time = time;
+        self.mount_log.note_time(now);
         if program == Program::Nfs && self.has_turn(now) {
             self.take_turns(now, time);
         }
