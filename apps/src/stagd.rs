@@ -21,6 +21,7 @@ mod credits;
 mod descriptors;
 mod directories;
 mod draining;
+mod ended;
 mod exports;
 mod fabric;
 mod filling;

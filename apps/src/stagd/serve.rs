@@ -18,6 +18,7 @@ use stag::runtime::{
 use super::asking::Reactors;
 use super::control::ControlSocket;
 use super::cores::Place;
+use super::ended::Ends;
 use super::fabric::{self, Served};
 use super::filling::{self, Filling};
 use super::listen::Listen;
@@ -28,7 +29,6 @@ use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
 use super::recordings::BadEnds;
 use super::registration::reach;
-use super::report::Ended;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
@@ -167,40 +167,6 @@ impl Server<'_> {
             filling.finish();
         }
         ends.told()
-    }
-}
-
-/// What the reactors did until their end. The last one tells it, on its own thread: the kernel lets no thread end that waits for a
-/// disk which stands still.
-struct Ends {
-    waiting: Mutex<(Vec<Option<Ended>>, Option<(Vec<CoreId>, Printer)>)>,
-    told: OnceLock<Result<(), CommandFailure>>,
-    json: bool,
-}
-
-impl Ends {
-    fn new(cores: Vec<CoreId>, printer: Printer, json: bool) -> Ends {
-        let ended = cores.iter().map(|_| None).collect();
-        Ends { waiting: Mutex::new((ended, Some((cores, printer)))), told: OnceLock::new(), json }
-    }
-
-    /// A reactor has ended.
-    fn add(&self, reactor: usize, ended: Ended) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (all, teller) = &mut *waiting;
-        all[reactor] = Some(ended);
-        if all.iter().all(Option::is_some)
-            && let Some((cores, printer)) = teller.take()
-        {
-            let all = all.drain(..).flatten().collect();
-            // It is told once.
-            let _ = self.told.set(report::stopped(cores, all, printer, self.json));
-        }
-    }
-
-    /// What came of telling it.
-    fn told(self) -> Result<(), CommandFailure> {
-        self.told.into_inner().unwrap_or(Ok(()))
     }
 }
 
