@@ -34,6 +34,14 @@ pub struct ArenaConfig<'a> {
     pub budget: &'a Budget,
 }
 
+impl<'a> ArenaConfig<'a> {
+    /// An arena of `len` bytes on the largest pages that the machine has, on any NUMA node.
+    #[must_use]
+    pub fn new(name: &'a str, len: usize, budget: &'a Budget) -> ArenaConfig<'a> {
+        ArenaConfig { name, len, page: PageChoice::Auto, node: None, budget }
+    }
+}
+
 /// Why there is no arena.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

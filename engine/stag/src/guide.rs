@@ -16,12 +16,12 @@
 //! | [`i_own_authentication`] | callers that prove who they are |
 //! | [`j_counters`] | what the server counts, read by another thread |
 //!
-//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
+//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`], [`configuration`]. A whole program is `examples/objects.rs`: an object
 //! store on two cores with a disk thread, in 300 lines.
 
 mod decisions;
 
-pub use decisions::{fabrics, memory, security, threads};
+pub use decisions::{configuration, fabrics, memory, security, threads};
 
 /// A server of one function, a client, and one Call.
 ///
@@ -172,6 +172,10 @@ pub mod b_chunks {}
 ///     Ok(())
 /// }
 /// ```
+///
+/// Files need no thread: a `stag::disk::Disk` (feature `nfs`) reads and writes them by io_uring while the core goes on, from and into the
+/// memory that is sent. `examples/disk.rs` is a whole program. What a service keeps as [`Shared`](crate::memory::Shared) stays on its core;
+/// the module [`memory`](crate::memory#threads-that-are-no-reactors) says how another thread can read it.
 pub mod c_late {}
 
 /// Several cores as one server.
