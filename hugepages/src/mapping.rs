@@ -31,6 +31,14 @@ pub struct MapConfig<'a> {
     pub node: Option<u32>,
 }
 
+impl<'a> MapConfig<'a> {
+    /// A mapping of `len` bytes on the largest pages that the machine has, on any NUMA node.
+    #[must_use]
+    pub fn new(name: &'a str, len: usize) -> MapConfig<'a> {
+        MapConfig { name, len, page: PageChoice::Auto, node: None }
+    }
+}
+
 /// Why nothing could be mapped.
 #[derive(Debug, thiserror::Error)]
 #[error("memory {name:?} of {}: {doing}: {source}", Bytes(*len as u64))]

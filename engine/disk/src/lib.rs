@@ -10,6 +10,16 @@
 //! longer, and [`Disk::method`] says so. An owner whose files are in memory does operations as they are begun, by plain system
 //! calls, and so do reads of what the kernel has in memory of other files ([`AtOnce`]): there the kernel never waits for a device.
 //!
+//! # In a service
+//!
+//! A service of one's own keeps the [`Disk`] of its reactor. A handler begins an operation with a tag ([`Disk::write`] of the pieces in
+//! which a Call's data was placed, [`Disk::read`] into memory for its answer) and returns `Outcome::Later`. `Service::poll_later` asks
+//! [`Disk::poll`] and finds the Call by the tag; `Service::finish` answers it with the buffers that came back; and
+//! `Service::descriptors` adds [`Disk::descriptor`], so that the reactor wakes. Arenas that [`Disk::new`] is told of are registered with the
+//! kernel once: `Seat::arena` in a server that is built. The example `engine/stag/examples/disk.rs` is a whole program.
+//!
+//! # What may wait
+//!
 //! System calls that io_uring does not have, and that may wait, are for [`Helpers`]: threads of one owner. A [`DiskFile`] can leave its
 //! closing to them.
 //!

@@ -9,7 +9,7 @@ use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use stag_hugepages::{MapError, PageChoice, PageSize};
 
@@ -32,6 +32,14 @@ pub struct ArenaConfig<'a> {
     pub node: Option<u32>,
     /// What the memory is taken from, and given back to when the arena goes.
     pub budget: &'a Budget,
+}
+
+impl<'a> ArenaConfig<'a> {
+    /// An arena of `len` bytes on the largest pages that the machine has, on any NUMA node.
+    #[must_use]
+    pub fn new(name: &'a str, len: usize, budget: &'a Budget) -> ArenaConfig<'a> {
+        ArenaConfig { name, len, page: PageChoice::Auto, node: None, budget }
+    }
 }
 
 /// Why there is no arena.
@@ -219,10 +227,23 @@ impl Arena {
 
         let place = (memory.base(), memory.len());
         let arena = Arena::with(config.name, place, Backing::Mapped(memory), Some(taken));
-        for note in arena.notes() {
-            tracing::info!(arena = config.name, "{note}");
-        }
+        arena.log_notes();
         Ok(arena)
+    }
+
+    /// Logs how the pages differ from those that were asked for: at INFO once in the process, since the next arena has the same reasons.
+    fn log_notes(&self) {
+        static IS_SAID: AtomicBool = AtomicBool::new(false);
+        let arena = self.name();
+        // Relaxed: it guards nothing.
+        let is_said = self.notes().is_empty() || IS_SAID.swap(true, Ordering::Relaxed);
+        for note in self.notes() {
+            if is_said {
+                tracing::debug!(arena, "{note}");
+            } else {
+                tracing::info!(arena, "{note}");
+            }
+        }
     }
 
     /// Its name within this process.

@@ -49,6 +49,45 @@
 //! send_and_sync::<stag_memory::Budget>();
 //! ```
 //!
+//! # Threads that are no reactors
+//!
+//! To be filled by any thread, memory goes there as a [`SendBuf`]. What others may be reading is a [`Shared`], which stays on the thread of
+//! its pool. Another thread may read its bytes as a [`Loan`]: it borrows them by a [`Borrowed`] of its own, reads, drops what it
+//! borrowed, and sends each [`Return`] back to the thread of the pool. Until then the units stay in use. Nothing is copied.
+//!
+//! ```
+//! use stag_memory::{Arena, ArenaConfig, Borrowed, Budget, Pool};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let budget = Budget::new(1 << 20);
+//! let arena = Arena::on_demand(&ArenaConfig::new("example", 1 << 16, &budget))?;
+//! let pool = Pool::runs(&arena, "pages", 4096, 4)?;
+//! let mut buf = pool.take_len(5).ok_or("nothing is free")?;
+//! buf.copy_from_slice(b"hello");
+//! let shared = buf.share();
+//!
+//! let loan = shared.clone().lend();
+//! let reader = std::thread::spawn(move || {
+//!     // The number is for those who lend on, as reactors do.
+//!     let mut borrowed = Borrowed::new(0);
+//!     let text = borrowed.borrow(loan);
+//!     assert_eq!(&text[..], b"hello");
+//!     drop(text);
+//!     std::iter::from_fn(|| borrowed.next_return()).collect::<Vec<_>>()
+//! });
+//! for units in reader.join().expect("it does not panic") {
+//!     pool.take_back(units).expect("they are of this pool");
+//! }
+//! drop(shared);
+//! assert_eq!(pool.outstanding(), 0);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A [`Shared`] that was borrowed itself goes back to the [`Borrowed`] that it came from: that of an engine, for data that another reactor
+//! received ([`Pool::has`] tells). So a service of several reactors copies such data for a thread of its own, or has it written on its
+//! reactor, by `stag_disk`.
+//!
 //! # Memory that others write
 //!
 //! An arena may be mapped by another process or be written by a device. Rust cannot see those writes, so

@@ -76,6 +76,14 @@ pub struct RequesterConfig {
     pub xid_seed: u32,
 }
 
+impl RequesterConfig {
+    /// Requests as many credits as there are slots. A Call can carry 64 segments.
+    #[must_use]
+    pub fn new(slots: u32, parameters: Parameters, xid_seed: u32) -> RequesterConfig {
+        RequesterConfig { slots, parameters, credits_requested: slots, segments_max: 64, xid_seed }
+    }
+}
+
 /// Names one Call of one Requester. A stale one is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequesterCallId {

@@ -65,6 +65,14 @@ pub struct ResponderConfig {
     pub limits: ChunkLimits,
 }
 
+impl ResponderConfig {
+    /// All of it: nothing has a usual value.
+    #[must_use]
+    pub fn new(slots: u32, parameters: Parameters, limits: ChunkLimits) -> ResponderConfig {
+        ResponderConfig { slots, parameters, limits }
+    }
+}
+
 /// Names one Call of one Responder. A stale one is recognised, even when the peer used its xid again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ResponderCallId {

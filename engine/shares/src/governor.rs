@@ -103,6 +103,13 @@ pub struct CreditConfig {
 }
 
 impl CreditConfig {
+    /// Shares evenly: a connection has no more credits than there are Receives.
+    #[must_use]
+    pub fn new(connections_max: u32, receives_max: u32) -> CreditConfig {
+        let policy = CreditPolicy::default();
+        CreditConfig { connections_max, receives_max, credits_max: receives_max, policy }
+    }
+
     /// Receives that every serving connection is sure of, however many there are: half of all. Posted Receives cannot be
     /// taken back, so an idle client keeps its credits, and a late client would find none.
     #[must_use]

@@ -16,12 +16,12 @@
 //! | [`i_own_authentication`] | callers that prove who they are |
 //! | [`j_counters`] | what the server counts, read by another thread |
 //!
-//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`]. A whole program is `examples/objects.rs`: an object
-//! store on two cores with a disk thread, in 300 lines.
+//! Then what you have to decide: [`fabrics`], [`threads`], [`memory`], [`security`], [`configuration`]. A whole program is
+//! `examples/objects.rs`: an object store on two cores with a disk thread and counters, in 300 lines.
 
 mod decisions;
 
-pub use decisions::{fabrics, memory, security, threads};
+pub use decisions::{configuration, fabrics, memory, security, threads};
 
 /// A server of one function, a client, and one Call.
 ///
@@ -172,6 +172,10 @@ pub mod b_chunks {}
 ///     Ok(())
 /// }
 /// ```
+///
+/// Files need no thread: a `stag::disk::Disk` (feature `nfs`) reads and writes them by io_uring while the core goes on, from and into the
+/// memory that is sent. `examples/disk.rs` is a whole program. What a service keeps as [`Shared`](crate::memory::Shared) stays on its core;
+/// the module [`memory`](crate::memory#threads-that-are-no-reactors) says how another thread can read it.
 pub mod c_late {}
 
 /// Several cores as one server.
@@ -240,6 +244,11 @@ pub mod c_late {}
 ///
 /// [`Procedure::once`](crate::rpc::Procedure::once) says that a second execution does harm. Then the server keeps the Reply, and a
 /// client that lost its connection and sends the Call again gets that.
+///
+/// A list over all cores is a loop of the client, as in `examples/objects.rs`: the procedure takes the number of a core, is at home
+/// there, and answers with how many cores there are. [`Home::Everywhere`](crate::rpc::Home::Everywhere) executes a Call on all cores, for
+/// what each has to know, and answers with the Reply of the last one alone. The engine does not merge Replies: it would have to keep as
+/// many as there are cores, of any length, for a merge that only the program understands.
 ///
 /// What other cores lent must go back when the server stops: a service that keeps data of Calls drops it in
 /// [`Service::give_back`](crate::rpc::Service::give_back).

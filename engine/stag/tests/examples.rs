@@ -1,6 +1,7 @@
 //! The examples run: a server and a client, as two processes.
 
-use std::io::{BufRead, BufReader, Lines};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -54,6 +55,16 @@ fn ask(name: &str, arguments: &[&str]) -> String {
     let output = Command::new(example(name)).args(arguments).output().expect("it runs");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).trim_end().to_owned()
+}
+
+/// What a server says by HTTP at `HOST:PORT/PATH`.
+fn get(place: &str) -> String {
+    let (host, path) = place.split_once('/').expect("a path");
+    let mut server = TcpStream::connect(host).expect("it listens");
+    write!(server, "GET /{path} HTTP/1.0\r\n\r\n").expect("it takes it");
+    let mut answer = String::new();
+    server.read_to_string(&mut answer).expect("an answer");
+    answer
 }
 
 #[test]
@@ -149,7 +160,9 @@ fn objects_are_kept_by_several_cores() {
     let (from, to) = (format!("{folder}/from"), format!("{folder}/to"));
     let name = format!("shm://objects-{}", std::process::id());
     for url in [&name[..], "iwarp://127.0.0.1:0"] {
-        let (server, url) = start("objects", &["serve", url, &saved, "2"]);
+        let (server, ready, mut lines) = run("objects", &["serve", url, &saved, "2", "127.0.0.1:0"]);
+        let url = ready.strip_prefix("ready: ").expect("it says where").to_owned();
+        let metrics = lines.next().expect("a line").expect("text");
         let lens = [1, 512, 4096, 100_001, 8 << 20];
         for (at, len) in lens.into_iter().enumerate() {
             let data: Vec<u8> = (0..len).map(|octet: usize| (octet * 7 % 251) as u8).collect();
@@ -163,12 +176,42 @@ fn objects_are_kept_by_several_cores() {
         let mut names: Vec<String> = ask("objects", &["list", &url]).lines().map(str::to_owned).collect();
         names.sort();
         assert_eq!(names, ["object 1", "object 2", "object 3", "object 4"]);
+        let counted = get(metrics.strip_prefix("metrics: http://").expect("it says where"));
+        for line in ["PUT\"} 5", "GET\"} 5", "LIST\"} 2", "SAVE\"} 1", "DELETE\"} 1"] {
+            assert!(counted.contains(&format!("objects_calls_total{{procedure=\"{line}\n")), "{counted}");
+        }
         // The next server has what was saved: a thread brings it.
         drop(server);
         let (_server, url) = start("objects", &["serve", "iwarp://127.0.0.1:0", &saved, "2"]);
         ask("objects", &["get", &url, "object 4", &to]);
         assert!(std::fs::read(&to).expect("a file") == std::fs::read(&from).expect("a file"));
         ask("objects", &["delete", &url, "object 4"]);
+    }
+}
+
+/// Objects go to files and come back, through inline messages and by chunk.
+#[test]
+fn objects_are_written_and_read_by_the_disk() {
+    let scratch = stag_testing::Scratch::folder();
+    let folder = scratch.0.to_str().expect("text");
+    let files = format!("{folder}/files");
+    std::fs::create_dir(&files).expect("a folder");
+    let (from, to) = (format!("{folder}/from"), format!("{folder}/to"));
+    let name = format!("shm://disk-{}", std::process::id());
+    for url in [&name[..], "iwarp://127.0.0.1:0"] {
+        let (_server, url) = start("disk", &["serve", url, &files]);
+        for len in [0, 1, 100_001, 1 << 20] {
+            let data: Vec<u8> = (0..len).map(|octet: usize| (octet * 7 % 251) as u8).collect();
+            std::fs::write(&from, &data).expect("a file");
+            ask("disk", &["put", &url, "an object", &from]);
+            // Its name in hexadecimal.
+            let written = std::fs::read(format!("{files}/616e206f626a656374")).expect("a file");
+            assert!(written == data, "{len} octets");
+            ask("disk", &["get", &url, "an object", &to]);
+            assert!(std::fs::read(&to).expect("a file") == data, "{len} octets");
+        }
+        let output = Command::new(example("disk")).args(["get", &url, "nothing", &to]).output();
+        assert!(!output.expect("it runs").status.success());
     }
 }
 

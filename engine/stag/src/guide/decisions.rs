@@ -27,8 +27,8 @@ pub mod fabrics {}
 /// - **A client** is one thread of its own for all clones of its [`Client`](crate::Client). Calls of any thread go there and their answers
 ///   come back, some microseconds each. What cannot afford that polls an [`Engine`](crate::rpc::Engine) on its own thread.
 /// - **What may be sent**: [`Client`](crate::Client), [`Pending`](crate::Pending), [`SendBuf`](crate::memory::SendBuf),
-///   [`Deferred`](crate::rpc::Deferred), [`RunningServer`](crate::RunningServer), [`StatisticsHandle`](crate::StatisticsHandle). What may
-///   not, the compiler says: pools and buffers count in plain numbers, which is why a Call needs no atomic instruction.
+///   [`Deferred`](crate::rpc::Deferred), [`Loan`](crate::memory::Loan), [`RunningServer`](crate::RunningServer),
+///   [`StatisticsHandle`](crate::StatisticsHandle). What may not, the compiler says: pools and buffers count in plain numbers, which is why a Call needs no atomic instruction.
 /// - **A handler that panics** costs its Call, and its state stays as it was in that moment:
 ///   [`PanicGuard`](crate::rpc::PanicGuard). A panic elsewhere on one of several cores ends the process.
 pub mod threads {}
@@ -55,6 +55,24 @@ pub mod threads {}
 ///
 /// **What does not exist**: [`Server`](crate::Server) does not register such memory, and the memory of a GPU is not known.
 pub mod memory {}
+
+/// How to fill in a configuration, and what a new version may change of it.
+///
+/// The builders have methods. Each `…Config` of the engine is a plain struct: it has `Default`, or a `new` that takes what has no usual
+/// value. Name what you change, and take the rest from there:
+///
+/// ```
+/// use stag::prelude::*;
+///
+/// let config = EngineConfig { connections_max: 8, ..EngineConfig::default() };
+/// let budget = Budget::new(64 << 20);
+/// let arena = ArenaConfig { node: Some(0), ..ArenaConfig::new("objects", 1 << 20, &budget) };
+/// # let _ = (config, arena);
+/// ```
+///
+/// **Always end with `..`, even if all fields are named**: a new field with a default is not a breaking change. One that is renamed, or that
+/// means something else, is, and the changes (`.github/CHANGELOG.md`) name it under "Embedders".
+pub mod configuration {}
 
 /// What a peer can do.
 ///

@@ -19,7 +19,7 @@ use std::time::Duration;
 use stag_fabric::FabricError;
 #[cfg(feature = "shm")]
 use stag_fabric::shm::Admit;
-use stag_memory::Pool;
+use stag_memory::{Bytes, Pool};
 #[cfg(feature = "version2")]
 use stag_rpc::ProtocolChoice;
 use stag_rpc::{
@@ -41,6 +41,9 @@ pub use statistics::{CoreStatistics, ServerStatistics, StatisticsHandle};
 
 /// Octets of memory of each core, unless told otherwise.
 const MEMORY_PER_CORE: usize = 64 << 20;
+
+/// Octets of memory that take a while to touch: the log says so.
+const MUCH_MEMORY: usize = 256 << 20;
 
 /// Why a server does not run.
 #[derive(Debug, thiserror::Error)]
@@ -335,6 +338,11 @@ where
             fabrics.push(Scheme::Shm);
         }
         config.check().map_err(EngineError::from)?;
+        let prepared = memory.unwrap_or(cores.len() * MEMORY_PER_CORE);
+        if prepared >= MUCH_MEMORY {
+            let size = Bytes(prepared as u64);
+            tracing::info!("preparing {size} of memory: every page is touched before the server is ready");
+        }
         let payload_len = payload_len(&config, memory, cores.len(), fabrics.len())?;
         let stop = StopFlag::new().map_err(system("make the flag that stops the server"))?;
         let group = GroupConfig { cores: cores.clone(), mode: options.poll, drain_max };

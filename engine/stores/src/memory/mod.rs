@@ -64,6 +64,15 @@ pub struct MemoryConfig {
     pub root: RootAttributes,
 }
 
+impl MemoryConfig {
+    /// A store with no more names than objects, and a root directory of the user root that others may read.
+    #[must_use]
+    pub fn new(fsid: u64, data_len_max: u64, objects_max: u32) -> MemoryConfig {
+        let root = RootAttributes { mode: 0o755, uid: 0, gid: 0 };
+        MemoryConfig { fsid, data_len_max, objects_max, names_max: objects_max, root }
+    }
+}
+
 /// Who owns the root directory, and what others may do there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootAttributes {
