@@ -366,17 +366,30 @@ fn metrics_are_served_over_http() {
 #[test]
 fn top_fits_a_terminal_of_80_columns_and_24_lines() {
     let operated = Operated::start(&[]);
+    let mut ping = std::process::Command::new(STAG)
+        .args(["ping", "-c", "4000000000", &operated.server.url])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    while operated.objects(&["clients"]).is_empty() {}
     let line = format!("stty rows 24 cols 80; {STAG} top --socket {} -i 500ms -n 2", operated.socket);
     let top = std::process::Command::new("script")
         .args(["-qec", &line, "/dev/null"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn();
-    let Ok(mut top) = top else { return stag_testing::skipped("there is no script (util-linux)") };
-    // NULL is counted by no procedure.
+    let Ok(mut top) = top else {
+        ping.kill().unwrap();
+        ping.wait().unwrap();
+        return stag_testing::skipped("there is no script (util-linux)");
+    };
+    // NULL is counted by no procedure, and a client that has gone has no line.
     while top.try_wait().unwrap().is_none() {
         stag(&["ls", "-l", &operated.server.at("data")]);
     }
+    ping.kill().unwrap();
+    ping.wait().unwrap();
     let shown = top.wait_with_output().unwrap();
     assert!(shown.status.success(), "{}", text(&shown.stdout));
     let shown = text(&shown.stdout).replace('\r', "");
