@@ -28,26 +28,36 @@ pub(super) struct Ended {
 /// What the reactors did until their end. The last one tells it, on its own thread: the kernel lets no thread end that waits for a
 /// disk which stands still.
 pub(super) struct Ends {
-    waiting: Mutex<(Vec<Option<Ended>>, Option<(Vec<CoreId>, Printer)>)>,
+    waiting: Mutex<Waiting>,
     told: OnceLock<Result<(), CommandFailure>>,
     json: bool,
+}
+
+/// What the last one needs.
+struct Waiting {
+    /// Of each reactor, once it has ended.
+    ended: Vec<Option<Ended>>,
+    cores: Vec<CoreId>,
+    /// Until it is told.
+    printer: Option<Printer>,
 }
 
 impl Ends {
     pub(super) fn new(cores: Vec<CoreId>, printer: Printer, json: bool) -> Ends {
         let ended = cores.iter().map(|_| None).collect();
-        Ends { waiting: Mutex::new((ended, Some((cores, printer)))), told: OnceLock::new(), json }
+        let waiting = Waiting { ended, cores, printer: Some(printer) };
+        Ends { waiting: Mutex::new(waiting), told: OnceLock::new(), json }
     }
 
     /// A reactor has ended.
     pub(super) fn add(&self, reactor: usize, ended: Ended) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (all, teller) = &mut *waiting;
-        all[reactor] = Some(ended);
-        if all.iter().all(Option::is_some)
-            && let Some((cores, printer)) = teller.take()
+        waiting.ended[reactor] = Some(ended);
+        if waiting.ended.iter().all(Option::is_some)
+            && let Some(printer) = waiting.printer.take()
         {
-            let all = all.drain(..).flatten().collect();
+            let cores = std::mem::take(&mut waiting.cores);
+            let all = waiting.ended.drain(..).flatten().collect();
             // It is told once.
             let _ = self.told.set(report::stopped(cores, all, printer, self.json));
         }

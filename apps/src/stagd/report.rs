@@ -7,7 +7,7 @@ use stag::memory::Ledger;
 use stag::nfs::export::RateWaits;
 use stag::nfs::server::{OperationStatistics, ServicesWithLocks, SharedLocking};
 use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ServedConnection};
-use stag::runtime::{CoreId, ReactorStatistics, Stopped};
+use stag::runtime::{CoreId, ReactorStatistics};
 use stag::vfs::{Store, Usage};
 
 use super::credits::{CreditReport, CreditSnapshot};

@@ -11,9 +11,7 @@ use stag::fabric::{Iwarp, Provider, Shm, Verbs};
 use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
 use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
 use stag::rpc::{Engine, EngineGroup, Pools};
-use stag::runtime::{
-    Clock, CoreId, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag,
-};
+use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag};
 
 use super::asking::Reactors;
 use super::control::ControlSocket;
@@ -32,7 +30,7 @@ use super::registration::reach;
 use super::services::Common;
 use super::signals::{self, Printer, Request};
 use super::weights::weight_of;
-use super::{Settings, StagdOptions, choices, metrics, privileges, report, services, supervisor};
+use super::{Settings, StagdOptions, choices, metrics, privileges, services, supervisor};
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;
