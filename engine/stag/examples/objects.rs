@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Sender};
@@ -234,7 +234,8 @@ fn serve_metrics(place: &str, statistics: StatisticsHandle) -> io::Result<()> {
     thread::spawn(move || {
         for mut client in listener.incoming().flatten() {
             // It is the same answer for all. Errors: the client may be gone.
-            let _ = client.read(&mut [0; 4096]);
+            let request = BufReader::new((&client).take(8192)).lines().map_while(Result::ok);
+            request.take_while(|line| !line.is_empty()).for_each(drop);
             let Some(counted) = statistics.read() else { continue };
             let mut text = format!("objects_sent_bytes_total {}\n", counted.engines.write_bytes);
             for it in &counted.procedures {

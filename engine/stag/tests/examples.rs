@@ -61,7 +61,7 @@ fn ask(name: &str, arguments: &[&str]) -> String {
 fn get(place: &str) -> String {
     let (host, path) = place.split_once('/').expect("a path");
     let mut server = TcpStream::connect(host).expect("it listens");
-    write!(server, "GET /{path} HTTP/1.0\r\n\r\n").expect("it takes it");
+    server.write_all(format!("GET /{path} HTTP/1.0\r\n\r\n").as_bytes()).expect("it takes it");
     let mut answer = String::new();
     server.read_to_string(&mut answer).expect("an answer");
     answer
