@@ -705,7 +705,7 @@ pub mod i_own_authentication {}
 ///
 /// The difference: the services are [`Observed`](crate::rpc::Observed), which counts Calls by procedure and takes the time of late
 /// answers. [`RunningServer::statistics`](crate::RunningServer::statistics) adds up what all cores counted: each core is asked by a
-/// message, and answers between two passes. So cores count in plain numbers, and nothing costs more while nobody asks.
+/// message, and answers between two passes. So cores count in plain numbers, and a question costs time only when it is asked.
 ///
 /// ```
 /// use stag::prelude::*;

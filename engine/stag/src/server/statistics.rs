@@ -117,7 +117,7 @@ impl Desks {
 }
 
 impl Desk {
-    /// Whether nobody asks.
+    /// Whether no question waits.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.questions.is_empty()
