@@ -68,12 +68,12 @@ if [ ${#groups[@]} -eq 0 ] && [ -n "$long" ]; then
     done
     groups+=(both:host-guest both:guest-host both:siw both:rxe fabrics)
 elif [ ${#groups[@]} -eq 0 ]; then
-    # What takes long and depends little on the version of NFS is in one of the two long groups.
-    groups=(client:off:/mem:files,names,acl,tree,basic,git client:p2p:/dir:few locks:crc:/mem kill:off:/dir:2)
-    groups+=(server:off server:asked:few public:/mem readme own-files client:verbs-siw:/mem:links client:verbs-rxe:/mem:files server:verbs-siw:few)
-    groups+=("client:off@auto:/mem:files,directory,links,names,acl,holes,parallel,special" "client:tcp@4.1:/dir:few" locks:off@4.2:/dir)
-    groups+=("client:tcp+4@4.2:/mem:files,parallel" kill:off@4.2:/dir:2)
-    groups+=("client:off+4:/mem:files,parallel" twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
+    # What takes long and depends little on the version of NFS, or on the link, is in one group.
+    groups=(client:off:/mem:files,names,acl,git client:p2p:/dir:links,fio locks:crc:/mem kill:off:/dir:2)
+    groups+=(server:off server:asked:few public:/mem readme own-files client:verbs-siw:/mem:links client:verbs-rxe:/mem:links server:verbs-siw:few)
+    groups+=("client:off@auto:/mem:files,directory,links,names,acl,holes,parallel" "client:tcp@4.1:/dir:few" locks:off@4.2:/dir)
+    groups+=(client:tcp+4@4.2:/mem:parallel kill:off@4.2:/dir:2)
+    groups+=(client:off+4:/mem:parallel twins:off+2:/mem:tcp both:host-guest:few both:guest-host:few fabrics)
 fi
 
 skipped() { echo "SKIPPED: $*"; exit 77; }

@@ -453,7 +453,7 @@ impl<S: Store + ?Sized> Volume<S> {
     }
 
     /// Reads, as [`Store::read`].
-    #[inline]
+    #[inline(always)]
     pub fn read(
         &mut self,
         user: &UserIdentity,
@@ -479,7 +479,7 @@ impl<S: Store + ?Sized> Volume<S> {
     }
 
     /// Writes, as [`Store::write`].
-    #[inline]
+    #[inline(always)]
     pub fn write(
         &mut self,
         user: &UserIdentity,

@@ -503,12 +503,24 @@ pub fn emit_success(writer: &mut Writer<'_>, xid: u32) -> Result<(), Overflow> {
 /// tells what it is.
 #[inline]
 pub fn take_success(reader: &mut Reader<'_>, xid: u32) -> bool {
-    let Some(head) = reader.rest().first_chunk::<REPLY_HEADER_LEN_MIN>() else { return false };
-    // All at once: one branch, taken for nearly every Reply.
-    let words = head.as_chunks().0.iter().zip(success(xid));
-    let differs = words.fold(0, |sum, (word, wanted)| sum | u32::from_be_bytes(*word) ^ wanted);
-    differs == 0 && reader.array::<REPLY_HEADER_LEN_MIN>().is_ok()
+    let Some((found, rest)) = reader.rest().split_first_chunk() else { return false };
+    // Octets against a constant, as a loop over words may stay a loop.
+    u32::from_be_bytes(*found) == xid
+        && rest.first_chunk() == Some(&SUCCESS)
+        && reader.array::<REPLY_HEADER_LEN_MIN>().is_ok()
 }
+
+/// What follows the xid in the header that [`emit_success`] writes.
+const SUCCESS: [u8; REPLY_HEADER_LEN_MIN - 4] = {
+    let words = success(0);
+    let mut octets = [0; REPLY_HEADER_LEN_MIN - 4];
+    let mut at = 0;
+    while at < octets.len() {
+        octets[at] = words[1 + at / 4].to_be_bytes()[at % 4];
+        at += 1;
+    }
+    octets
+};
 
 impl<'a> Decode<'a> for ReplyBody<'a> {
     #[inline]

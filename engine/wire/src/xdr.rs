@@ -726,7 +726,7 @@ impl<'a> Writer<'a> {
     #[inline]
     pub fn patch_u32(&mut self, place: Reserved, value: u32) {
         assert!(place.0 + UNIT <= self.position, "a word of another writer");
-        self.buf[place.0..place.0 + UNIT].copy_from_slice(&value.to_be_bytes());
+        *self.buf[place.0..].first_chunk_mut().expect("it was written") = value.to_be_bytes();
     }
 
     /// Writes a DDP-eligible item inline.

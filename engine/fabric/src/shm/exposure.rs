@@ -54,11 +54,11 @@ impl Bind {
     pub(super) fn encode(self) -> [u8; Bind::LEN] {
         debug_assert!(self.offset >> Bind::OFFSET_BITS == 0, "arenas are shorter than 2^48 bytes");
         let place = self.offset | u64::from(self.region) << Bind::OFFSET_BITS;
-        let mut bytes = [0; Bind::LEN];
-        bytes[..8].copy_from_slice(&place.to_ne_bytes());
-        bytes[8..12].copy_from_slice(&self.len.to_ne_bytes());
-        bytes[12..].copy_from_slice(&self.kills.to_ne_bytes());
-        bytes
+        // Not `copy_from_slice`: the compiler may leave that a call, for each of the few octets.
+        let [a, b, c, d, e, f, g, h] = place.to_ne_bytes();
+        let [l0, l1, l2, l3] = self.len.to_ne_bytes();
+        let [k0, k1, k2, k3] = self.kills.to_ne_bytes();
+        [a, b, c, d, e, f, g, h, l0, l1, l2, l3, k0, k1, k2, k3]
     }
 
     /// From bytes. Any bytes are a bind; [`Binds::insert`] checks it.

@@ -420,9 +420,10 @@ impl Producer {
 #[inline(always)]
 pub(super) fn plain_header(stream: &[u8], credits: u32) -> [u8; PLAIN_LEN] {
     let mut header = [0; PLAIN_LEN];
-    header[..4].copy_from_slice(&stream[..4]);
-    header[4..8].copy_from_slice(&PLAIN_VERSION.to_ne_bytes());
-    header[8..12].copy_from_slice(&credits.to_ne_bytes());
+    let (words, _) = header.as_chunks_mut();
+    words[0] = *stream.first_chunk().expect("it begins with its xid");
+    words[1] = PLAIN_VERSION.to_ne_bytes();
+    words[2] = credits.to_ne_bytes();
     header
 }
 

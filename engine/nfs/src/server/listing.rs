@@ -21,6 +21,9 @@ const ENTRY_LEN_MIN: usize = 24;
 /// The most octets of one list.
 const LIST_LEN_MAX: u32 = 1 << 20;
 
+/// Octets more than there are inline for which a list does not go by Reply chunk. RPC's header of the Reply has fewer.
+const HARDLY_MORE: usize = 128;
+
 /// Answers READDIR or READDIRPLUS, whose arguments are `A`.
 pub(super) fn list_call<'a, A, S>(
     exports: &mut ExportTable<S>,
@@ -123,15 +126,14 @@ pub(super) fn list<S: Store + ?Sized>(
         }
     };
     let exports = &*exports;
-    // A Reply chunk that is hardly larger, or that there is no memory for, is of no use: the list is cut to what fits.
-    let long_room = reply.long_room();
-    let is_inline = Cell::new(true);
+    // A list that the room inline may cut short is written once, where there is more room. It goes inline if it is short.
+    let room_wanted = reply.long_room().min(request.len_max as usize);
     let waits = Cell::new(None);
     reply.success(|writer| {
-        let is_cramped = is_inline.take() && writer.remaining() < long_room;
-        let cut = encode(writer, exports, (&opened, &seen), request, now, &waits)?;
-        // If only the room inline cuts the list short, it belongs into the Reply chunk.
-        if cut && is_cramped { Err(Overflow) } else { Ok(()) }
+        if writer.remaining() + HARDLY_MORE < room_wanted {
+            return Err(Overflow);
+        }
+        encode(writer, exports, (&opened, &seen), request, now, &waits)
     });
     match waits.take() {
         None => Ok(()),
@@ -142,7 +144,7 @@ pub(super) fn list<S: Store + ?Sized>(
     }
 }
 
-/// Writes results. `true`: they hold fewer entries than the client would take, because there is no room.
+/// Writes results: as many entries as the client takes and there is room for.
 fn encode<S: Store + ?Sized>(
     writer: &mut Writer<'_>,
     exports: &ExportTable<S>,
@@ -150,7 +152,7 @@ fn encode<S: Store + ?Sized>(
     request: &Request<'_>,
     now: Timestamp,
     waits: &Cell<Option<Ticket>>,
-) -> Result<bool, Overflow> {
+) -> Result<(), Overflow> {
     let mark = writer.mark();
     let attributes = Some(exports.shown(opened, seen));
     let volume = exports.volume(opened);
@@ -162,7 +164,7 @@ fn encode<S: Store + ?Sized>(
     };
     let verifier = match volume.list_verifier(seen) {
         Ok(verifier) => verifier,
-        Err(error) => return fail(writer, words::status(error)).map(|()| false),
+        Err(error) => return fail(writer, words::status(error)),
     };
     let len_max = request.len_max.min(LIST_LEN_MAX);
     let mut list = Listing::begin(writer, &attributes, verifier, len_max, request.dircount)?;
@@ -170,19 +172,16 @@ fn encode<S: Store + ?Sized>(
     let listed = volume.list(&opened.caller, seen, start, request.verifier, now, &mut |entry| {
         push(&mut list, exports, opened, &entry, request.plus)
     });
-    let cut = list.is_cut();
     match listed {
-        Ok(false) if list.is_empty() => fail(writer, Status::TooSmall)?,
-        Ok(eof) => list.finish(eof)?,
-        Err(Blocked::Fails(error)) => fail(writer, words::status(error))?,
+        Ok(false) if list.is_empty() => fail(writer, Status::TooSmall),
+        Ok(eof) => list.finish(eof),
+        Err(Blocked::Fails(error)) => fail(writer, words::status(error)),
         // These results are forgotten.
         Err(Blocked::Waits(ticket)) => {
             waits.set(Some(ticket));
-            fail(writer, Status::Jukebox)?;
-            return Ok(false);
+            fail(writer, Status::Jukebox)
         }
     }
-    Ok(cut)
 }
 
 fn push<S: Store + ?Sized>(

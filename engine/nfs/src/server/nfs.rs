@@ -141,6 +141,7 @@ impl<S: Store + ?Sized> Service for Nfs<S> {
         self.exports.borrow().stage(token)
     }
 
+    #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfs, now, time)

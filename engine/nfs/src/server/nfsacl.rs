@@ -100,6 +100,7 @@ impl<S: Store + ?Sized> Service for Nfsacl<S> {
         self.exports.borrow().stage(token)
     }
 
+    #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<Token> {
         let time = || self.time.at(now);
         self.exports.borrow_mut().poll_later(Program::Nfsacl, now, time)

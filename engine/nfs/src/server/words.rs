@@ -48,11 +48,17 @@ pub(super) const fn failure<A>(error: FsError, attributes: A) -> Failure<A> {
 /// RFC 1813's times are from 1970 to 2106: others are shown as the nearest that is.
 #[inline(always)]
 pub(super) const fn time(time: Timestamp) -> Time {
-    match time.seconds {
-        seconds @ 0..=0xffff_ffff => Time { seconds: seconds as u32, nanoseconds: time.nanoseconds },
-        ..0 => Time { seconds: 0, nanoseconds: 0 },
-        _ => Time { seconds: u32::MAX, nanoseconds: 0 },
+    // One comparison for what nearly all times are: each Reply has several.
+    if time.seconds as u64 >> 32 == 0 {
+        return Time { seconds: time.seconds as u32, nanoseconds: time.nanoseconds };
     }
+    nearest_time(time.seconds)
+}
+
+#[cold]
+#[inline(never)]
+const fn nearest_time(seconds: i64) -> Time {
+    Time { seconds: if seconds < 0 { 0 } else { u32::MAX }, nanoseconds: 0 }
 }
 
 /// A time that a client gives.

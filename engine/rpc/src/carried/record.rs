@@ -196,7 +196,8 @@ pub(super) struct Encoder<'a> {
 impl Encoder<'_> {
     #[inline(always)]
     pub(super) fn put<const N: usize>(&mut self, value: [u8; N]) {
-        self.octets[self.at..self.at + N].copy_from_slice(&value);
+        // Not `copy_from_slice`: the compiler may leave that a call, for each of the few octets of each field.
+        *self.octets[self.at..].first_chunk_mut().expect("a record has room for its fields") = value;
         self.at += N;
     }
 

@@ -42,6 +42,7 @@ impl Pages {
 
     /// Appends the octets `offset..end` to `pieces`, holes as zeros, and returns how many: fewer only if
     /// `pieces` is at its capacity.
+    #[inline]
     pub(super) fn read(&self, space: &mut Space, offset: u64, end: u64, pieces: &mut Vec<Shared>) -> u64 {
         if let Some(part) = self.part_of_page(offset, end)
             && pieces.len() < pieces.capacity()
@@ -50,6 +51,12 @@ impl Pages {
             space.statistics.pages_read += 1;
             return end - offset;
         }
+        self.read_several(space, offset, end, pieces)
+    }
+
+    /// The same, of any pages.
+    #[inline(never)]
+    fn read_several(&self, space: &mut Space, offset: u64, end: u64, pieces: &mut Vec<Shared>) -> u64 {
         let mut reading = Reading { first: pieces.len(), pieces, at: offset, pages: 0 };
         if offset < end {
             // `None`: the capacity is used up.

@@ -208,7 +208,6 @@ pub struct Listing<'w, 'b> {
     /// Bytes of directory information that `dircount` still allows.
     directory_left: usize,
     is_empty: bool,
-    is_cut: bool,
 }
 
 /// The final 0 of the list, and eof.
@@ -232,7 +231,7 @@ impl<'w, 'b> Listing<'w, 'b> {
         if writer.remaining() < LIST_END_LEN {
             return Err(Overflow);
         }
-        Ok(Listing { writer, end, directory_left: dircount as usize, is_empty: true, is_cut: false })
+        Ok(Listing { writer, end, directory_left: dircount as usize, is_empty: true })
     }
 
     /// Appends an entry. `false`: it does not fit, nothing was written, and nothing more should be pushed.
@@ -245,11 +244,7 @@ impl<'w, 'b> Listing<'w, 'b> {
             return false;
         }
         let len = 4 + entry.encoded_len() + LIST_END_LEN;
-        if self.writer.position() + len > self.end {
-            return false;
-        }
-        if len > self.writer.remaining() {
-            self.is_cut = true;
+        if self.writer.position() + len > self.end || len > self.writer.remaining() {
             return false;
         }
         let written = self.writer.optional(Some(entry));
@@ -264,13 +259,6 @@ impl<'w, 'b> Listing<'w, 'b> {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.is_empty
-    }
-
-    /// Tells whether an entry was refused only because the buffer has no room for it: the client's limits would
-    /// have allowed it.
-    #[must_use]
-    pub const fn is_cut(&self) -> bool {
-        self.is_cut
     }
 
     /// Ends the results.
@@ -337,10 +325,6 @@ mod tests {
             count += 1;
         }
         assert_eq!(list.is_empty(), count == 0);
-        // Only the buffer is to blame if a larger one would have taken one more.
-        if room < 256 {
-            assert_eq!(list.is_cut(), fill(256, len_max, dircount)?.0 > count);
-        }
         list.finish(false)?;
         let mut reader = Reader::new(writer.written());
         let reply: ReaddirReply<'_> = reader.value().unwrap();
