@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_rpc::{
-    Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig, Request,
+    Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig,
+    ProtocolChoice, Request,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::Writer;
 
 use crate::support::program::{BIG, ECHO, FORGET, LATER, NEVER, Program, pattern};
-use crate::support::{ADDRESS, Node, opaque, request, small, words};
+use crate::support::{ADDRESS, IS_VERSION_2, Node, opaque, request, small, words};
 
 /// Seeds without `STAG_SEEDS`.
 const SEEDS: u64 = 120;
@@ -51,6 +52,11 @@ fn some_config(random: &mut Random) -> EngineConfig {
         reverse_credits: [0, 1, 2, 5, 8][random.below(5) as usize],
         receives_max: 16 + random.below(64) as u32,
         burst: [1, 2, 16, 64][random.below(4) as usize],
+        // Where version 2 is tested, some speak version 1 only.
+        protocol: match IS_VERSION_2 && random.below(5) == 0 {
+            true => ProtocolChoice::One,
+            false => small().protocol,
+        },
         ..small()
     }
 }
