@@ -2,11 +2,11 @@
 //! accepted it.
 //!
 //! Such a connection has both halves, each with its own credits, xids and Receives. The contents of a message, not the end that
-//! connected, decide which half it is for ([`Recipient::of`], and [`Recipient::of_version2`] in version 2). Receives have no type: each message takes the next one. Each half
-//! counts those that it posted, and loses one for each message that is for it, so the sum of both counts is the number posted. A
-//! half posts before it entitles the peer to a message: a Receive for each Call that it sends, and one for each credit that it
-//! grants. Only a peer that sends a message without being entitled can take a Receive of the other half. It is cut off when a
-//! half has none left.
+//! connected, decide which half it is for ([`Recipient::of`], and [`Recipient::of_version2`] in version 2). Receives have no type:
+//! each message takes the next one. Each half counts those that it posted, and loses one for each message that is for it, so the sum
+//! of both counts is the number posted. A half posts before it entitles the peer to a message: a Receive for each Call that it
+//! sends, and one for each credit that it grants. Only a peer that sends a message without being entitled can take a Receive of the
+//! other half. It is cut off when a half has none left.
 //!
 //! Where messages are shown as they arrive, the msg_type and the handle that a message invalidates say as much ([`crate::in_place`]).
 //!
@@ -53,9 +53,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// [`Engine::cancel`] gives it up.
     ///
     /// The client must have said that it takes such Calls (8167-6-a), in a Call of the program's own: one whose
-    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. In version 2 the
-    /// client says so itself, and nothing is sent (XC-l); of one that does not say the program knows. The Call and
-    /// its Reply go inline. At first one Call at a time may be outstanding; the client grants more.
+    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. In version 2 a client
+    /// may say itself that it takes none, and nothing is sent then (XC-l). The Call and its Reply go inline. At first one Call at a
+    /// time may be outstanding; the client grants more.
     ///
     /// [`Service::next_call_back`](crate::Service::next_call_back) is the way for a service, over TCP and in groups of reactors too.
     ///
@@ -70,8 +70,8 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// # Errors
     ///
     /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::NotTaken`] if the client says
-    /// that it takes none, [`CallRefused::OtherReactor`] for a
-    /// connection of another reactor of the group, [`CallRefused::NotInline`] for a Call that is too long.
+    /// that it takes none, [`CallRefused::OtherReactor`] for a connection of another reactor of the group,
+    /// [`CallRefused::NotInline`] for a Call that is too long.
     pub fn call_back(
         &mut self,
         connection: ConnectionId,

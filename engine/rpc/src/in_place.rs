@@ -193,7 +193,7 @@ impl Connection {
         pass: &mut Pass<'_, EngineState, S>,
         message: ScatteredMessage<'_>,
     ) -> Taken {
-        // While its version is to be found out, too.
+        // Before it is established its version is not known.
         if pass.core.stopping || self.is_ending() || !self.established {
             return Taken::No;
         }

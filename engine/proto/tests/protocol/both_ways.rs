@@ -54,7 +54,7 @@ fn in_version_2_the_direction_word_tells_the_direction() {
         // Both have a chunk, and no Payload stream to look into.
         assert_eq!(of(&[7, 2, 1, NOMSG, direction, 1, 0, 5, 64, 0, 0, 0, 0, 0]), expected);
         assert_eq!(of(&[7, 2, 1, NOMSG, direction, 0, 0, 1, 1, 5, 64, 0, 0]), expected);
-        // Operations: those of groups, and one that nobody knows.
+        // Operations: those of groups, and an unknown one.
         for option in [option::XMTREQ, option::XMTRESP, option::XMTCONT, option::XMTERR, 4242] {
             assert_eq!(of(&[7, 2, 1, OPTIONAL, direction, option, 0]), expected, "{option}");
         }

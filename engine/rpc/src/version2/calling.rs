@@ -377,7 +377,8 @@ impl Calling {
                 Answered::Told
             }
             RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
-            // What a peer tells of itself has the direction of Calls (XC-X-4). There is no other Call on such a connection.
+            // What a peer tells of itself has the direction of Calls (XC-X-4). Other Calls are for the other half, or this end takes
+            // none (8167-6-a).
             RequesterEvent2::Call => match operation(message.0) {
                 Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
                     learn(peer, &told);
@@ -397,7 +398,9 @@ impl Calling {
             version2.drop_parts();
             self.send_small(core, id, &small);
         }
-        self.take_answered(core, id, answered, arrived, invalidated, exposed)
+        self.take_answered(core, id, answered, arrived, invalidated, exposed)?;
+        // Only the Reply to a Call has a handle of the Call to invalidate.
+        if exposed.is_some() { Err(self.misused(invalidated, exposed)) } else { Ok(()) }
     }
 
     fn take_answered<P: Provider>(

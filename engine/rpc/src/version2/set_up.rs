@@ -165,7 +165,7 @@ impl Connection {
                 self.advance_set_up(pass.core)
             }
             (Some(_), ..) => Err(fault("a message for no half")),
-            // What lies behind it goes with it.
+            // Its targets come back apart from it, and go with it.
             (None, ..) => {
                 drop(pass.core.provider.take_targets(self.id));
                 Ok(())

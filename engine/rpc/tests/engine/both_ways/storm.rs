@@ -146,9 +146,15 @@ impl Run {
                 }
             },
         };
-        let (seed, len) = (self.below(1 << 20) as u32, self.below(700) as usize);
-        let text = pattern(seed, len);
+        let (seed, mut len) = (self.below(1 << 20) as u32, self.below(700) as usize);
         let procedure = [0, ECHO, ECHO, ECHO, LATER, LATER, BIG, FORGET, 77][self.below(9) as usize];
+        let mut results_len_max = 800;
+        if procedure == BIG && !is_reverse {
+            // Forward ones may be long: by a Reply chunk, or in several Sends.
+            len += self.below(12_000) as usize;
+            results_len_max = len as u32 + 8;
+        }
+        let text = pattern(seed, len);
         let delay = if self.below(10) == 0 { NEVER } else { self.below(400) };
         let results = match procedure {
             0 => Ok(Vec::new()),
@@ -160,7 +166,7 @@ impl Run {
         let request = Request {
             user: self.next_user,
             timeout: Duration::from_micros(200 + self.below(20_000)),
-            results_len_max: 800,
+            results_len_max,
             ..request(procedure)
         };
         let encode = |writer: &mut Writer<'_>| match procedure {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds};
-use stag_rpc::{CallId, Chunks, ClientPolicy, EngineConfig, PlacementChoice, Request};
+use stag_rpc::{CallError, CallId, Chunks, ClientPolicy, EngineConfig, PlacementChoice, Request};
 use stag_wire::rpcrdma2::{
-    Body2, Continuation, Elements, Header2, MessageType, OptionalOperation, ResponseTransmission, option,
+    Body2, Continuation, Elements, Header2, MessageType, OptionalOperation, RequestTransmission,
+    ResponseTransmission, option,
 };
 
 use super::ends::{Ends, Side, config};
@@ -13,76 +14,57 @@ use super::hostile::{Case, call, reply};
 use crate::hostile::message;
 use crate::raw::{octets, word};
 use crate::support::program::{BIG, ECHO, GET_ONE, LATER, NEVER, PUT_ONE, pattern, sum};
-use crate::support::{bytes, opaque, request_for, words};
+use crate::support::{Ended, bytes, error, opaque, request_for, words};
 
 const MSG: u32 = 0;
 const OPTIONAL: u32 = 5;
-/// Number of the characteristic of the Sends of a Reply.
-const RESPONSE_LIMIT: u32 = 7;
+/// Numbers of characteristics: operations that are supported, and the Sends of a Call and of a Reply.
 const SUPPORT: u32 = 4;
+const REQUEST_LIMIT: u32 = 6;
+const RESPONSE_LIMIT: u32 = 7;
+
+/// Looks at a Call that is over.
+type Check = Box<dyn Fn(&Ended)>;
 
 /// Begins a WRITE or a READ of the client of `len` octets, or a Call and a Reply that are long without data.
 #[track_caller]
-fn begin_large(
-    ends: &mut Ends,
-    round: u32,
-    len: usize,
-) -> (CallId, Box<dyn Fn(&super::super::support::Ended)>) {
-    let forward = ends.forward;
-    let client = &mut ends.client;
-    let engine = &mut client.engine;
+fn begin_large(ends: &mut Ends, round: u32, len: usize) -> (CallId, Check) {
+    let (forward, client) = (ends.forward, &mut ends.client);
     let text = pattern(round, len);
-    match round % 4 {
+    let (begun, check): (_, Check) = match round % 4 {
         0 => {
-            let data = client.memory.pools.payload.take_len(len).map(|mut buf| {
-                buf.set_len(len);
-                buf.copy_from_slice(&text);
-                buf.share()
-            });
-            let mut chunks = Chunks::read(data.expect("memory"));
-            let begun = engine.call(forward, &request_for(PUT_ONE, 64), &mut chunks, |writer| {
+            let mut chunks = Chunks::read(client.data(&text));
+            let begun = client.engine.call(forward, &request_for(PUT_ONE, 64), &mut chunks, |writer| {
                 writer.u32(1)?;
                 writer.eligible_opaque_reduced(len as u32).map(drop)
             });
             let expected = octets(&[0, sum(&text)]);
-            (begun.expect("a credit"), Box::new(move |done| assert_eq!(bytes(done), expected, "PUT {len}")))
+            (begun, Box::new(move |done| assert_eq!(bytes(done), expected, "PUT {len}")))
         }
         1 => {
-            let space = client.memory.pools.payload.take_len(len).map(|mut buf| {
-                buf.set_len(len);
-                buf
-            });
-            let mut chunks = Chunks::write(space.expect("memory"));
-            let begun = engine.call(forward, &request_for(GET_ONE, 64), &mut chunks, |writer| {
+            let mut chunks = Chunks::write(client.space(len));
+            let begun = client.engine.call(forward, &request_for(GET_ONE, 64), &mut chunks, |writer| {
                 words(writer, &[round, 1, len as u32])
             });
             (
-                begun.expect("a credit"),
+                begun,
                 Box::new(move |done| {
                     assert!(done.result.is_ok(), "{:?}", done.result);
                     assert_eq!(done.written[0].1[..], text[..], "GET {len}");
                 }),
             )
         }
-        2 => {
-            let begun = engine.call(forward, &request_for(ECHO, len + 8), &mut Chunks::default(), |writer| {
-                writer.opaque(&text)
+        kind => {
+            let procedure = if kind == 2 { ECHO } else { BIG };
+            let (request, none) = (request_for(procedure, len + 8), &mut Chunks::default());
+            let begun = client.engine.call(forward, &request, none, |writer| match procedure {
+                ECHO => writer.opaque(&text),
+                _ => words(writer, &[round, len as u32]),
             });
-            (
-                begun.expect("a credit"),
-                Box::new(move |done| assert_eq!(bytes(done), opaque(&text), "ECHO {len}")),
-            )
+            (begun, Box::new(move |done| assert_eq!(bytes(done), opaque(&text), "{procedure} {len}")))
         }
-        _ => {
-            let begun = engine.call(forward, &request_for(BIG, len + 8), &mut Chunks::default(), |writer| {
-                words(writer, &[round, len as u32])
-            });
-            (
-                begun.expect("a credit"),
-                Box::new(move |done| assert_eq!(bytes(done), opaque(&text), "BIG {len}")),
-            )
-        }
-    }
+    };
+    (begun.expect("a credit"), check)
 }
 
 #[test]
@@ -153,7 +135,7 @@ fn a_connection_with_groups_and_reverse_calls_outstanding_ends_them_all() {
         }
         for call in called {
             let done = ends.finish(Side::Server, call);
-            assert_eq!(crate::support::error(&done), stag_rpc::CallError::ConnectionLost);
+            assert_eq!(error(&done), CallError::ConnectionLost);
         }
         ends.finish(Side::Client, large);
         ends.run(|ends| ends.closed(Side::Server).is_some() && ends.closed(Side::Client).is_some());
@@ -165,7 +147,7 @@ fn a_connection_with_groups_and_reverse_calls_outstanding_ends_them_all() {
 fn one_xid_may_be_that_of_a_group_and_of_a_reverse_call_between_its_transmissions() {
     // 8167-2.4-a RTR-4.2-a RTR-9.3-a RTR-9.4-a RTR-X-26: a group is one of its direction.
     let mut case = Case::client();
-    let told = super::hostile::told(&[(1, 4096), (SUPPORT, 7), (6, 4), (RESPONSE_LIMIT, 4)]);
+    let told = super::hostile::told(&[(SUPPORT, 7), (REQUEST_LIMIT, 4), (RESPONSE_LIMIT, 4)]);
     assert!(case.raw.send(&told, None));
     case.run_for(Duration::from_millis(1));
     // The Call tells of Receives for several transmissions.
@@ -209,7 +191,7 @@ fn one_xid_may_be_that_of_a_forward_group_and_of_a_reverse_call() {
     }
     let payload = call(xid, MSG, &[0, 0, 0], ECHO, &[8, 1, 2])[32..].to_vec();
     let (first, second) = payload.split_at(12);
-    let lead = stag_wire::rpcrdma2::RequestTransmission {
+    let lead = RequestTransmission {
         items: Elements::EMPTY,
         directions: Elements::EMPTY,
         count: 2,

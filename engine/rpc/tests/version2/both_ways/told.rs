@@ -1,6 +1,7 @@
 //! What ends say of reverse Calls (characteristic 3), and what becomes of them then.
 
-use stag_rpc::{CallRefused, Chunks};
+use stag_fabric::Handle;
+use stag_rpc::{CallError, CallRefused, Chunks, CloseReason};
 use stag_wire::rpcrdma2::{
     Body2, CharacteristicValue, Header2, MessageType, OptionalOperation, ReverseSupport,
 };
@@ -9,7 +10,7 @@ use super::ends::{Ends, Side, config};
 use super::hostile::{Case, call, endless, reply, told};
 use crate::raw::{Raw, octets, word};
 use crate::support::program::{BIG, ECHO};
-use crate::support::{ADDRESS, bytes, opaque, request_for, small};
+use crate::support::{ADDRESS, bytes, error, opaque, request_for, small};
 
 const MSG: u32 = 0;
 const ERROR: u32 = 4;
@@ -62,13 +63,13 @@ fn a_client_that_says_that_it_takes_none_is_not_called() {
         (update(REVERSE, ReverseSupport::Short.number()), false),
         (update(REVERSE, ReverseSupport::None.number()), true),
         (update(REVERSE, ReverseSupport::General.number()), false),
-        // Of one that does not say it the program knows (8167-6-a).
+        // The program has been told (8167-6-a).
         (update(REVERSE, ReverseSupport::Unknown.number()), false),
     ] {
         assert!(case.raw.send(&said, None));
         case.run_for(std::time::Duration::from_millis(1));
         match case.node.engine.call_back(connection, &request, |_| Ok(())) {
-            Err(error) => assert_eq!((error, refused), (CallRefused::NotTaken, true)),
+            Err(why) => assert_eq!((why, refused), (CallRefused::NotTaken, true)),
             Ok(_) => {
                 assert!(!refused);
                 let xid = word(&case.answer(), 0);
@@ -78,8 +79,8 @@ fn a_client_that_says_that_it_takes_none_is_not_called() {
         }
         assert!(case.raw.messages.is_empty());
     }
-    let error = CallRefused::NotTaken.to_string();
-    assert!(error.contains("NONE") && error.contains("reverse_credits"), "{error}");
+    let why = CallRefused::NotTaken.to_string();
+    assert!(why.contains("NONE") && why.contains("reverse_credits"), "{why}");
     case.close();
 }
 
@@ -143,7 +144,7 @@ fn an_operation_that_is_not_supported_ends_no_call_of_the_other_direction() {
         let before = case.node.engine.statistics().messages_discarded;
         assert!(case.raw.send(&octets(&[0, 2, 1, ERROR, 3]), None));
         case.run(|case| case.node.engine.statistics().messages_discarded == before + 1);
-        // One of the peer's that nobody knows, with the xid of a Call of ours.
+        // An unknown one of the peer's, with the xid of a Call of ours.
         assert!(case.raw.send(&octets(&[xid, 2, 1, OPTIONAL, 0, 4242, 0]), None));
         let answer = case.answer();
         assert_eq!([0, 1, 3, 4].map(|at| word(&answer, at)), [xid, 2, ERROR, 3], "INVAL_OPTION");
@@ -241,11 +242,27 @@ fn a_reply_that_finds_no_memory_to_be_put_together_ends_its_call_alone() {
     let memory = ends.server.memory.pools.messages.clone();
     let hoard: Vec<_> = std::iter::from_fn(|| memory.take()).collect();
     let done = ends.finish(Side::Server, call);
-    assert!(matches!(done.result, Err(stag_rpc::CallError::NoMemory { .. })), "{:?}", done.result);
+    assert!(matches!(done.result, Err(CallError::NoMemory { .. })), "{:?}", done.result);
     drop(hoard);
     for side in [Side::Client, Side::Server] {
         let done = ends.call(side, &request_for(ECHO, 800), |writer| writer.opaque(&text));
         assert_eq!(bytes(&done), opaque(&text), "{side:?}");
     }
     ends.close();
+}
+
+#[test]
+fn what_is_no_reply_and_invalidates_a_handle_ends_the_connection() {
+    // 8797-4.1-b: the memory comes back to its Call all the same.
+    for message in [told(&[(SIZE, 4096)]), update(SIZE, 4096), octets(&[0, 2, 1, ERROR, 3])] {
+        let mut case = Case::client();
+        let mut chunks = Chunks::write(case.node.space(4096));
+        let sent = case.called(&mut chunks);
+        assert_eq!([5, 6, 7].map(|at| word(&sent, at)), [0, 1, 1], "one Write chunk of one segment");
+        assert!(case.raw.send(&message, Some(Handle(word(&sent, 8)))));
+        assert!(matches!(case.cut_off(), CloseReason::Violation(_)));
+        let ended = case.ended();
+        assert_eq!((error(&ended), ended.written.len()), (CallError::ConnectionLost, 1));
+        case.close();
+    }
 }
