@@ -63,6 +63,7 @@ fn own(settings: u32) -> OwnCharacteristics {
         request_limit: 1 + (settings >> 1 & 3),
         response_limit: 1 + (settings >> 3 & 3),
         response_receives: settings >> 5 & 3,
+        reverse_support: Default::default(),
     }
 }
 

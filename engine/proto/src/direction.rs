@@ -2,8 +2,11 @@
 //!
 //! The message decides, not which end connected: the msg_type of an inline Payload stream, and the chunks of a long one (8167
 //! section 2). An xid alone says nothing: both directions may use the same one at the same time (8167-2.4-a).
+//!
+//! In version 2 a word of the header says it ([`Recipient::of_version2`]).
 
-use stag_wire::rpcrdma::{Direction, Done, Fixed, Header, HeaderError, MessageProcedure, procedure};
+use stag_wire::rpcrdma::{self, Direction, Done, Fixed, Header, HeaderError, MessageProcedure, procedure};
+use stag_wire::rpcrdma2::{Answer2, Body2, Error2, Header2, MessageType, OptionMessage, option};
 
 use crate::plain;
 
@@ -29,6 +32,9 @@ pub enum Recipient {
     Exposed(Done),
     /// The message is dropped, and its Receive is posted again.
     Dropped(Stray),
+    /// The role that this end has had since the connection was opened: the Requester of the end that opened it, the Responder of
+    /// the other one. In version 2 only.
+    First,
 }
 
 /// Why a message is dropped.
@@ -61,6 +67,44 @@ impl Recipient {
         match found {
             Recipient::Responder if !roles.responds => Recipient::Dropped(Stray::NoService),
             found => found,
+        }
+    }
+
+    /// Returns whom a message is for on a connection that speaks version 2: its direction word says so (V2-3.2-a), and an error
+    /// always is a Responder's (V2-4.2.2-c). `has_call` as in [`Recipient::of`]: it is called only for messages without a direction
+    /// (8167-X-1). Whether the Payload stream says the same (V2-4.2.2-b), and whether the rest can be read, its recipient sees.
+    ///
+    /// What a peer tells of itself belongs to neither direction, whatever its word is (XC-X-7): it is for [`Recipient::First`],
+    /// which has Receives for it (XC-X-1). So is a message of version 1, as it is one from before version 2 was agreed on.
+    #[must_use]
+    pub fn of_version2(message: &[u8], has_call: impl FnOnce(u32) -> bool) -> Recipient {
+        if message.get(4..8).is_none_or(|version| version == rpcrdma::VERSION.to_be_bytes()) {
+            return Recipient::First;
+        }
+        let header = match Header2::parse(message) {
+            Ok((header, _)) => header,
+            // A Reply, or too short for any direction: the Requester drops it.
+            Err(refused) if refused.answer == Answer2::Drop => return Recipient::Requester,
+            Err(refused) => {
+                let has_direction = !matches!(
+                    refused.error,
+                    Error2::Version(_) | Error2::Procedure(_) | Error2::Direction(_)
+                );
+                let is_ours =
+                    !has_direction && Fixed::parse(message).is_ok_and(|(fixed, _)| has_call(fixed.xid));
+                return if is_ours { Recipient::Requester } else { Recipient::Responder };
+            }
+        };
+        match (&header.body, header.direction()) {
+            (
+                Body2::Optional(OptionMessage {
+                    option: option::INITXCH | option::REQXCH | option::UPDXCH,
+                    ..
+                }),
+                _,
+            ) => Recipient::First,
+            (_, MessageType::Call) => Recipient::Responder,
+            (_, MessageType::Reply) => Recipient::Requester,
         }
     }
 

@@ -79,6 +79,11 @@ impl PlacementMap {
         }
     }
 
+    /// Octets of heap of one for messages of one transmission, into Receives with `targets` targets.
+    pub(crate) fn footprint(targets: u32) -> usize {
+        size_of::<Arrived>() + targets as usize * size_of::<Filled>()
+    }
+
     /// Returns how the Receives are divided.
     #[must_use]
     pub fn layout(&self) -> &ReceiveLayout {

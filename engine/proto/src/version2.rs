@@ -2,7 +2,7 @@
 
 use stag_wire::rpcrdma2::{
     Body2, CharacteristicValue, Elements, ErrorCode2, Header2, InitialCharacteristics, MessageType,
-    OptionalOperation, PositionSet, TransmissionError, emit_error, transmission_support,
+    OptionalOperation, PositionSet, ReverseSupport, TransmissionError, emit_error, transmission_support,
 };
 use stag_wire::xdr::Overflow;
 
@@ -24,6 +24,8 @@ pub struct OwnCharacteristics {
     pub response_limit: u32,
     /// Receives that it posts for further transmissions of a Reply at most.
     pub response_receives: u32,
+    /// The reverse Calls that it takes part in (XC-l).
+    pub reverse_support: ReverseSupport,
 }
 
 impl OwnCharacteristics {
@@ -43,10 +45,11 @@ impl OwnCharacteristics {
             CharacteristicValue::BufferStructure(self.layout.structure()),
             CharacteristicValue::RequestLimit(self.request_limit),
             CharacteristicValue::ResponseLimit(self.response_limit),
+            CharacteristicValue::ReverseSupport(self.reverse_support),
         ];
         let initial = InitialCharacteristics {
             values: Elements::new(&values),
-            unchanging: PositionSet(Elements::new(&[0b1_1111])),
+            unchanging: PositionSet(Elements::new(&[0b11_1111])),
         };
         let (len, _) = OptionalOperation::Initial(initial).emit(out, MessageType::Call, 0, credits)?;
         Ok(len)

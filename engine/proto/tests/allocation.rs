@@ -223,6 +223,7 @@ fn groups_live_and_end_without_the_heap() {
         request_limit: 2,
         response_limit: 2,
         response_receives: 1,
+        reverse_support: Default::default(),
     };
     let mut requester2 = Requester2::new(4, &own, 1 << 16);
     let mut responder2 = Responder2::new(&own, 1 << 16);

@@ -2,22 +2,24 @@
 //! accepted it.
 //!
 //! Such a connection has both halves, each with its own credits, xids and Receives. The contents of a message, not the end that
-//! connected, decide which half it is for ([`Recipient::of`]). Receives have no type: each message takes the next one. Each half
-//! counts those that it posted, and loses one for each message that is for it, so the sum of both counts is the number posted. A
-//! half posts before it entitles the peer to a message: a Receive for each Call that it sends, and one for each credit that it
-//! grants. Only a peer that sends a message without being entitled can take a Receive of the other half. It is cut off when a
-//! half has none left.
+//! connected, decide which half it is for ([`Recipient::of`], and [`Recipient::of_version2`] in version 2). Receives have no type:
+//! each message takes the next one. Each half counts those that it posted, and loses one for each message that is for it, so the sum
+//! of both counts is the number posted. A half posts before it entitles the peer to a message: a Receive for each Call that it
+//! sends, and one for each credit that it grants. Only a peer that sends a message without being entitled can take a Receive of the
+//! other half. It is cut off when a half has none left.
 //!
 //! Where messages are shown as they arrive, the msg_type and the handle that a message invalidates say as much ([`crate::in_place`]).
 //!
 //! Reverse Calls have no chunks in either direction (8167-5.3-b, 8167-5.3-c). They end with their connection: only the client can
 //! make another (8167-5.4-a), and nothing in RPC tells that it is the same client. A program that recognises it calls again.
 //!
-//! A connection that may speak version 2 takes Calls one way only.
+//! In version 2 the halves are the same, with what that adds beside each ([`crate::version2`]). A client says whether it takes reverse
+//! Calls (characteristic 3), and one that says NONE is not called.
 
 use stag_fabric::{Exposed, Handle, Provider};
 use stag_memory::Buf;
 use stag_proto::direction::{Recipient, Roles};
+use stag_wire::rpcrdma2::ReverseSupport;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
@@ -33,6 +35,7 @@ use crate::server::owner::owner;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;
+use crate::version2::{ClientVersion2, ServerVersion2};
 
 /// A connection with both halves takes Calls and Replies. RDMA_DONEs are filtered out before.
 const BOTH: Roles = Roles { responds: true, exposes_replies: false, pulls_replies: false };
@@ -50,8 +53,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// [`Engine::cancel`] gives it up.
     ///
     /// The client must have said that it takes such Calls (8167-6-a), in a Call of the program's own: one whose
-    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. The Call and
-    /// its Reply go inline. At first one Call at a time may be outstanding; the client grants more.
+    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. In version 2 a client
+    /// may say itself that it takes none, and nothing is sent then (XC-l). The Call and its Reply go inline. At first one Call at a
+    /// time may be outstanding; the client grants more.
     ///
     /// [`Service::next_call_back`](crate::Service::next_call_back) is the way for a service, over TCP and in groups of reactors too.
     ///
@@ -65,8 +69,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
     ///
     /// # Errors
     ///
-    /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::OtherReactor`] for a
-    /// connection of another reactor of the group, [`CallRefused::NotInline`] for a Call that is too long.
+    /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::NotTaken`] if the client says
+    /// that it takes none, [`CallRefused::OtherReactor`] for a connection of another reactor of the group,
+    /// [`CallRefused::NotInline`] for a Call that is too long.
     pub fn call_back(
         &mut self,
         connection: ConnectionId,
@@ -100,17 +105,34 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Some(found) = find(&mut self.connections, connection) else {
             return Err(CallRefused::NotConnected);
         };
-        if !found.is_accepted() || found.serving.as_ref().is_some_and(|serving| serving.version2.is_some()) {
+        if !found.is_accepted() {
             return Err(CallRefused::OneWay);
         }
         if !found.established || found.is_closing() {
             return Err(CallRefused::NotConnected);
         }
         self.core.ready.wake(found);
+        let version2 = found.serving.as_ref().and_then(|serving| serving.version2.as_deref());
+        match version2 {
+            // Its client has not called in version 2: it may speak another.
+            Some(version2) if !version2.has_told => return Err(CallRefused::OneWay),
+            Some(version2) if version2.peer.reverse_support() == ReverseSupport::None => {
+                return Err(CallRefused::NotTaken);
+            }
+            _ => {}
+        }
         let config = &self.core.config;
-        let calling = found
-            .calling
-            .get_or_insert_with(|| Calling::reverse(config, &found.parameters, seed, connection));
+        let calling = found.calling.get_or_insert_with(|| {
+            let mut calling = Calling::reverse(config, &found.parameters, seed, connection);
+            if let Some(version2) = version2 {
+                let parameters = found.parameters.reversed();
+                calling.begin_probe(Box::new(ClientVersion2::reverse(config, version2.own, parameters)));
+            }
+            calling
+        });
+        if let (Some(own), Some(version2)) = (&mut calling.version2, version2) {
+            own.peer = version2.peer;
+        }
         calling.call_back(&mut self.core, connection, request, kind, encode)
     }
 }
@@ -123,6 +145,11 @@ impl Connection {
         }
         let share = core.transit.open(owner(self.peer.as_ref()));
         let mut serving = Serving::reverse(&core.config, &self.parameters, share);
+        if let Some(version2) = self.calling.as_ref().and_then(|calling| calling.version2.as_deref()) {
+            let threshold = self.parameters.reversed().reply_threshold;
+            serving.version2 = Some(Box::new(ServerVersion2::reverse(&core.config, version2.own, threshold)));
+            serving.learn_receives();
+        }
         // 8167-4.1-d: the peer has one credit before it hears of any.
         let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);
         self.serving = Some(serving);
@@ -151,7 +178,7 @@ impl Connection {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Option<Half> {
-        let is_deaf = self.is_deaf(core.now);
+        let (is_deaf, is_accepted) = (self.is_deaf(core.now), self.is_accepted());
         let (serving, calling) = match (&mut self.serving, &mut self.calling) {
             (Some(serving), Some(calling)) => (serving, calling),
             (Some(serving), None) if is_deaf => {
@@ -162,7 +189,15 @@ impl Connection {
             (None, _) => return Some(Half::Calling),
         };
         let roles = Roles { pulls_replies: calling.pulls_replies(), ..BOTH };
-        let recipient = Recipient::of(message, &roles, |xid| calling.requester.has_call(xid));
+        let has_call = |xid| calling.requester.has_call(xid);
+        let recipient = match serving.version2 {
+            None => Recipient::of(message, &roles, has_call),
+            Some(_) => match Recipient::of_version2(message, has_call) {
+                Recipient::First if is_accepted => Recipient::Responder,
+                Recipient::First => Recipient::Requester,
+                found => found,
+            },
+        };
         let what = match recipient {
             // Only a Reply has a handle of ours to invalidate (8797-4.1-b).
             Recipient::Responder | Recipient::Exposed(_) | Recipient::Dropped(_) if invalidated.is_some() => {
@@ -173,7 +208,7 @@ impl Connection {
             Recipient::Responder if serving.has_receive() => return Some(Half::Serving),
             Recipient::Responder => "it sent more Calls than it had credits for",
             _ if calling.receives_posted == 0 => "it sent more messages than there were Receives for",
-            Recipient::Requester => return Some(Half::Calling),
+            Recipient::Requester | Recipient::First => return Some(Half::Calling),
             Recipient::Exposed(_) | Recipient::Dropped(_) => {
                 core.statistics.messages_discarded += 1;
                 calling.receives_posted -= 1;
@@ -184,6 +219,7 @@ impl Connection {
         self.close(core, CloseReason::Violation(what));
         None
     }
+
     /// Takes in what is for the client half of both.
     #[inline(never)]
     pub(crate) fn receive_reply<P: Provider>(

@@ -120,7 +120,8 @@ pub fn name_in_group(own: ReactorId, connection: ConnectionId) -> ConnectionId {
 }
 
 /// Whether clients can be called over a connection: over TCP always, over RDMA if the engines of the group have
-/// `reverse_credits`. Over a connection that speaks version 2 of RPC-over-RDMA such Calls are still refused.
+/// `reverse_credits`. Such Calls are still refused over a connection whose client says that it takes none
+/// ([`CallRefused::NotTaken`]).
 #[must_use]
 pub fn carries_calls_back(connection: ConnectionId, reverse_credits: u32) -> bool {
     let connection = seat(connection).map_or(connection, |(_, there)| there);

@@ -245,8 +245,12 @@ impl EngineConfig {
     /// (`queue_pair_len` of each) and the buffers of the pools.
     #[must_use]
     pub fn connection_len(&self) -> usize {
-        let version2 = if self.speaks_version_2() { version2::ServerVersion2::footprint(self) } else { 0 };
-        Connection::footprint(self) + version2
+        let reverse = match self.reverse_credits {
+            0 => 0,
+            _ => version2::ClientVersion2::reverse_footprint(self),
+        };
+        let version2 = version2::ServerVersion2::footprint(self) + reverse;
+        Connection::footprint(self) + if self.speaks_version_2() { version2 } else { 0 }
     }
 
     /// Octets of heap that each Call in process may take beside that, with chunks. There are at most
@@ -336,8 +340,11 @@ impl EngineConfig {
         }
         let targets = version2::targets(self, self.receive_targets) as usize;
         let each = self.capacity().receives;
-        let served = self.receives_max.min(self.version2_connections().saturating_mul(each));
-        (served + each) as usize * targets
+        let connections = self.version2_connections();
+        let served = self.receives_max.min(connections.saturating_mul(each));
+        // Receives of reverse Calls are none of those that connections share.
+        let reverse = connections.saturating_mul(self.reverse_receives());
+        (served + reverse + each) as usize * targets
     }
 
     /// What the connections share of Receives.

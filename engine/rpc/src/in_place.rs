@@ -193,10 +193,14 @@ impl Connection {
         pass: &mut Pass<'_, EngineState, S>,
         message: ScatteredMessage<'_>,
     ) -> Taken {
-        if pass.core.stopping || self.is_ending() {
+        // Before it is established its version is not known.
+        if pass.core.stopping || self.is_ending() || !self.established {
             return Taken::No;
         }
-        if let Some(serving) = &mut self.serving {
+        let is_reply = self.calling.is_some() && is_reply_of_version2(message.octets);
+        if let Some(serving) = &mut self.serving
+            && !is_reply
+        {
             let link = Link { id: self.id, peer: self.peer.as_ref() };
             return serving.take_lone(pass, link, message);
         }
@@ -209,6 +213,13 @@ impl Connection {
 #[inline(always)]
 fn is_reply(stream: &[u8]) -> bool {
     stream.get(4..8).is_some_and(|kind| kind == REPLY)
+}
+
+/// Whether the direction word of a message of version 2 says that it is a Reply (V2-3.2-a). Of an error it says nothing: none is
+/// handled where it arrived.
+#[inline(always)]
+fn is_reply_of_version2(message: &[u8]) -> bool {
+    message.get(16..20).is_some_and(|word| word == REPLY)
 }
 
 /// A Call of version 1 that is shown where it arrived: it is answered there, or takes the general way.

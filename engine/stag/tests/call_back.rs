@@ -1,4 +1,4 @@
-//! Calls both ways over each fabric, both ends in one thread: Replies are right, nothing is left, and the steady state
+//! Calls both ways over each fabric and in both versions, both ends in one thread: Replies are right, nothing is left, and the steady state
 //! allocates nothing.
 //!
 //! A program of its own, because it replaces the allocator.
@@ -8,7 +8,7 @@ use std::time::Duration;
 use stag::fabric::verbs::{Verbs, VerbsConfig};
 use stag::fabric::{Iwarp, IwarpConfig};
 use stag::prelude::*;
-use stag::rpc::{CallRefused, ConnectionId};
+use stag::rpc::{CallRefused, ConnectionId, ProtocolChoice};
 use stag_testing::CountingAllocator;
 
 #[path = "../../fabric/tests/fake/mod.rs"]
@@ -83,8 +83,8 @@ fn take<P: Provider>(engine: &mut Engine<P, (Echo,)>) -> u64 {
 }
 
 /// Makes Calls both ways, as many at once as there are credits. Returns how often memory was allocated in the second half.
-fn call_both_ways<P: Provider>(open: impl Fn(u32) -> P, listen: &str) -> u64 {
-    let config = EngineConfig { reverse_credits: 4, connections_max: 2, ..EngineConfig::default() };
+fn call_both_ways<P: Provider>(open: impl Fn(u32) -> P, listen: &str, protocol: ProtocolChoice) -> u64 {
+    let config = EngineConfig { reverse_credits: 4, connections_max: 2, protocol, ..EngineConfig::default() };
     let memory = [(); 2].map(|()| Memory::new(&config, 1 << 20).expect("a few megabytes"));
     let [mut server, mut client] = [0, 1].map(|end| {
         let mut provider = open(config.completions_max());
@@ -158,7 +158,10 @@ fn call_both_ways<P: Provider>(open: impl Fn(u32) -> P, listen: &str) -> u64 {
 fn over_shared_memory() {
     let open =
         |completions| Shm::open(ShmConfig { completions, ..ShmConfig::default() }).expect("it needs nothing");
-    assert_eq!(call_both_ways(open, &format!("call-back-{}", std::process::id())), 0, "allocations");
+    for (name, protocol) in [("call-back", ProtocolChoice::One), ("call-back-2", ProtocolChoice::Two)] {
+        let listen = format!("{name}-{}", std::process::id());
+        assert_eq!(call_both_ways(open, &listen, protocol), 0, "allocations, {protocol:?}");
+    }
 }
 
 #[test]
@@ -166,7 +169,9 @@ fn over_iwarp() {
     let open = |completions| {
         Iwarp::open(IwarpConfig { completions, ..IwarpConfig::default() }).expect("it needs nothing")
     };
-    assert_eq!(call_both_ways(open, "127.0.0.1:0"), 0, "allocations");
+    for protocol in [ProtocolChoice::One, ProtocolChoice::Two] {
+        assert_eq!(call_both_ways(open, "127.0.0.1:0", protocol), 0, "allocations, {protocol:?}");
+    }
 }
 
 #[test]
@@ -179,5 +184,6 @@ fn over_verbs_on_libraries_of_nothing() {
             unsafe { Verbs::open_with(&fake::FAKE, config) }.expect("there is a device")
         },
         "127.0.0.1:20049",
+        ProtocolChoice::One,
     );
 }

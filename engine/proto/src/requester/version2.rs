@@ -144,6 +144,12 @@ impl Requester2 {
         }
     }
 
+    /// Octets of heap of one whose Replies are single Sends into Receives with `targets` targets.
+    #[must_use]
+    pub fn footprint(slots: u32, targets: u32) -> usize {
+        slots as usize * size_of::<Extra>() + PlacementMap::footprint(targets)
+    }
+
     /// Returns where the items of the Reply that is whole lie.
     #[must_use]
     pub fn map(&self) -> &PlacementMap {

@@ -5,6 +5,8 @@ use stag_proto::receives::{ReceivePurpose, Receives};
 use stag_proto::requester::{self, ChunkLists, EndedCall, PlanError, Requester, Shape};
 use stag_proto::responder::{self, ChunkLimits, RefusedCall, Responder};
 use stag_wire::rpcrdma::{Done, HeaderError};
+use stag_wire::rpcrdma2::option;
+use stag_wire::rpcrdma2::procedure::OPTIONAL;
 
 use crate::support::*;
 
@@ -35,6 +37,56 @@ fn the_msg_type_tells_the_direction_and_not_who_connected() {
     // Neither CALL nor REPLY.
     let message = Message::new(7, 1, 2).bytes();
     assert_eq!(recipient(&message), Recipient::Dropped(Stray::NoDirection));
+}
+
+#[test]
+fn in_version_2_the_direction_word_tells_the_direction() {
+    // V2-3.2-a V2-4.2.2-b V2-4.2.2-c V2-4.2.2-d XC-X-4 XC-X-7
+    let of = |message: &[u32]| {
+        Recipient::of_version2(&words(message), |_| panic!("a direction that can be read is enough"))
+    };
+    let by_word = [Recipient::Responder, Recipient::Requester];
+    for (direction, expected) in (0..).zip(by_word) {
+        // Whatever the Payload stream says: its recipient compares the two.
+        for msg_type in [0, 1] {
+            assert_eq!(of(&[7, 2, 1, MSG, direction, 0, 0, 0, 7, msg_type]), expected);
+        }
+        // Both have a chunk, and no Payload stream to look into.
+        assert_eq!(of(&[7, 2, 1, NOMSG, direction, 1, 0, 5, 64, 0, 0, 0, 0, 0]), expected);
+        assert_eq!(of(&[7, 2, 1, NOMSG, direction, 0, 0, 1, 1, 5, 64, 0, 0]), expected);
+        // Operations: those of groups, and an unknown one.
+        for option in [option::XMTREQ, option::XMTRESP, option::XMTCONT, option::XMTERR, 4242] {
+            assert_eq!(of(&[7, 2, 1, OPTIONAL, direction, option, 0]), expected, "{option}");
+        }
+        assert_eq!(of(&[7, 2, 1, OPTIONAL, direction, option::RESPXCH, 0]), expected);
+        // What an end tells of itself is for the role that has Receives for it.
+        for option in [option::INITXCH, option::REQXCH, option::UPDXCH] {
+            assert_eq!(of(&[7, 2, 1, OPTIONAL, direction, option, 0]), Recipient::First, "{option}");
+        }
+    }
+    for code in [[1, 1, 2], [2, 0, 0], [3, 0, 0], [99, 0, 0]] {
+        assert_eq!(of(&[&[7, 2, 1, ERROR][..], &code].concat()), Recipient::Requester, "{code:?}");
+    }
+    // Of a Call that is broken behind its direction its sender learns; a Reply is dropped (V2-X-5).
+    assert_eq!(of(&[7, 2, 1, MSG, 0, 9, 9, 9]), Recipient::Responder);
+    assert_eq!(of(&[7, 2, 1, MSG, 1, 9, 9, 9]), Recipient::Requester);
+}
+
+#[test]
+fn a_message_of_version_2_without_a_direction_may_be_the_reply_to_a_call_of_ours() {
+    // 8167-X-1 V2-X-6 V2-X-7
+    let of = |message: &[u32], called| Recipient::of_version2(&words(message), |xid| called && xid == 7);
+    let without_direction =
+        [[7, 2, 1, MSG, 2, 0, 0, 0], [7, 2, 1, 9, 0, 0, 0, 0], [7, 3, 1, MSG, 0, 0, 0, 0]];
+    for message in without_direction {
+        assert_eq!(of(&message, false), Recipient::Responder, "{message:?}");
+        assert_eq!(of(&message, true), Recipient::Requester, "{message:?}");
+    }
+    assert_eq!(of(&[7, 2, 1, MSG, 0], false), Recipient::Requester, "too short: it is dropped");
+    // Version 1, and what is too short for any version: of before version 2 was agreed on.
+    for message in [Message::call(7).bytes(), Message::reply(7, 1).bytes(), words(&[7])] {
+        assert_eq!(Recipient::of_version2(&message, |_| true), Recipient::First);
+    }
 }
 
 #[test]

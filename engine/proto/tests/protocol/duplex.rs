@@ -157,7 +157,7 @@ impl End {
                     None
                 }
             },
-            Recipient::Exposed(_) | Recipient::Dropped(_) => None,
+            Recipient::Exposed(_) | Recipient::Dropped(_) | Recipient::First => None,
         };
         let is_entitled = self.receives.consume(purpose);
         assert!(is_entitled || !is_peer_fair, "a peer that keeps to the rules is entitled to what it sends");

@@ -69,6 +69,7 @@ impl Pair {
             request_limit: 1 + random.below(4),
             response_limit: 1 + random.below(4),
             response_receives: random.below(4),
+            reverse_support: Default::default(),
         };
         let parameters = parameters(1024, 1024, false);
         let mut peer = PeerCharacteristics::default();

@@ -145,6 +145,11 @@ impl Calling {
         }
     }
 
+    /// Whether the version is known that its Calls go in.
+    pub(crate) fn has_version(&self) -> bool {
+        self.version2.as_ref().is_none_or(|version2| version2.is_agreed())
+    }
+
     /// Octets of heap of its tables, for `reverse_credits` reverse credits.
     pub(crate) fn reverse_footprint(reverse_credits: u32) -> usize {
         let slots = reverse_credits * 2;

@@ -181,12 +181,18 @@ pub enum CallRefused {
         "the reverse Call, or its Reply, may be longer than the inline threshold; ask for less, or raise inline_threshold"
     )]
     NotInline,
-    /// There are no reverse Calls on this connection: it was not accepted over RDMA, it may speak version 2, or
-    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0.
+    /// There are no reverse Calls on this connection: it was not accepted over RDMA, its client was offered version 2 and has not
+    /// called in it, or [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0.
     #[error(
-        "no reverse Calls: they need a connection that was accepted over RDMA and speaks version 1, and reverse_credits above 0"
+        "no reverse Calls: they need a connection that was accepted over RDMA, whose client has called in the version that was \
+         agreed on, and reverse_credits above 0"
     )]
     OneWay,
+    /// The client says that it takes no reverse Calls: its Backward Request Support is NONE (XC-l).
+    #[error(
+        "the client says that it takes no reverse Calls (Backward Request Support NONE); raise its reverse_credits above 0"
+    )]
+    NotTaken,
     /// [`CALLS_BACK_MAX`](crate::CALLS_BACK_MAX) Calls to the client of this connection are not over.
     #[error("too many Calls to this client wait for its answers, or for credits")]
     TooManyCallsBack,
@@ -339,7 +345,8 @@ pub enum CallError {
         /// The limit.
         limit: u32,
     },
-    /// There was no memory in one piece to read the Reply into that the server exposed. It executed the Call.
+    /// There was no memory in one piece for the Reply: to read it into if the server exposed it, or to put it together in version 2.
+    /// The server executed the Call.
     #[error("no memory for the Reply of {len} octets; the server has executed the Call")]
     NoMemory {
         /// Octets of the RPC message.

@@ -96,8 +96,38 @@ impl ClientVersion2 {
         is_announced: bool,
         placement: PlacementLimits,
     ) -> ClientVersion2 {
-        let slots = config.credits_max * 2;
         let receives_max = config.credits_max + UNCREDITED_RECEIVES + own.response_receives;
+        ClientVersion2 {
+            is_announced,
+            ..ClientVersion2::with(config.credits_max, receives_max, own, parameters, placement)
+        }
+    }
+
+    /// For reverse Calls on a connection whose client speaks version 2. They go by base messages: what the client takes beside
+    /// these is for the other half.
+    pub(crate) fn reverse(
+        config: &EngineConfig,
+        own: OwnCharacteristics,
+        parameters: Parameters,
+    ) -> ClientVersion2 {
+        let own = OwnCharacteristics { response_receives: 0, ..own };
+        let (credits, receives_max) = (config.reverse_credits, config.reverse_receives());
+        let mut reverse =
+            ClientVersion2::with(credits, receives_max, own, parameters, PlacementLimits::NOTHING);
+        reverse.probe.handle_sent();
+        reverse.probe.handle_answer();
+        reverse.is_ready = true;
+        reverse
+    }
+
+    fn with(
+        credits: u32,
+        receives_max: u32,
+        own: OwnCharacteristics,
+        parameters: Parameters,
+        placement: PlacementLimits,
+    ) -> ClientVersion2 {
+        let slots = credits * 2;
         let peer = PeerCharacteristics::default();
         ClientVersion2 {
             requester2: Requester2::new(slots, &own, PAYLOAD_LEN_MAX),
@@ -108,7 +138,7 @@ impl ClientVersion2 {
             own_run: own.layout.run(),
             placement,
             probe: VersionProbe::new(true),
-            is_announced,
+            is_announced: false,
             has_characteristics: false,
             has_told: false,
             is_ready: false,
@@ -120,6 +150,17 @@ impl ClientVersion2 {
             outbox: VecDeque::new(),
             reply_bufs: (0..slots).map(|_| None).collect(),
         }
+    }
+
+    /// Octets of heap of one for reverse Calls.
+    pub(crate) fn reverse_footprint(config: &EngineConfig) -> usize {
+        let (slots, receives) = (config.reverse_credits * 2, config.reverse_receives());
+        let targets = super::targets(config, config.receive_targets);
+        size_of::<ClientVersion2>()
+            + Requester2::footprint(slots, targets)
+            + slots as usize * size_of::<Option<Buf>>()
+            + size_of::<KeptPart>()
+            + DividedReceives::footprint(receives, targets)
     }
 
     /// Whether version 2 was agreed on.
@@ -299,9 +340,7 @@ impl Calling {
             version2.receives.reuse(arrived.targets.take());
             return self.receive_first(core, id, &arrived.octets);
         }
-        if !arrived.put_together(core) {
-            return Err("it sent a long message, and there is no memory to put it together");
-        }
+        let is_whole = arrived.put_together(core);
         let ClientVersion2 { requester2, parts, peer, .. } = &mut **version2;
         let lead = parts.first().map(|part| &part.message.octets[..]);
         let message = (&arrived.octets[..], arrived.behind);
@@ -311,7 +350,19 @@ impl Calling {
             // Those are of version 1.
             RequesterEvent2::Base(RequesterReceived::Exposed(_)) => Answered::Base(ReplyOutcome::Dropped),
             RequesterEvent2::Base(received) => {
-                Answered::Base(ReplyOutcome::of(received, message.0.len(), &mut self.slots))
+                match ReplyOutcome::of(received, message.0.len(), &mut self.slots) {
+                    // Its Call is over, without its results.
+                    ReplyOutcome::Reply { call, memory, .. } if !is_whole => {
+                        let len = message.0.len() as u32 + arrived.behind;
+                        let error = CallError::NoMemory { len };
+                        Answered::Base(ReplyOutcome::Failed { call, memory, error })
+                    }
+                    // Which Call it is for is not known.
+                    ReplyOutcome::Dropped if !is_whole => {
+                        return Err("it sent a long message, and there is no memory to put it together");
+                    }
+                    outcome => Answered::Base(outcome),
+                }
             }
             RequesterEvent2::Part { part, header_len } => {
                 Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
@@ -326,7 +377,8 @@ impl Calling {
                 Answered::Told
             }
             RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
-            // What a peer tells of itself has the direction of Calls (XC-X-4). There is no other Call on such a connection.
+            // What a peer tells of itself has the direction of Calls (XC-X-4). Other Calls are for the other half, or this end takes
+            // none (8167-6-a).
             RequesterEvent2::Call => match operation(message.0) {
                 Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
                     learn(peer, &told);
@@ -346,7 +398,9 @@ impl Calling {
             version2.drop_parts();
             self.send_small(core, id, &small);
         }
-        self.take_answered(core, id, answered, arrived, invalidated, exposed)
+        self.take_answered(core, id, answered, arrived, invalidated, exposed)?;
+        // Only the Reply to a Call has a handle of the Call to invalidate.
+        if exposed.is_some() { Err(self.misused(invalidated, exposed)) } else { Ok(()) }
     }
 
     fn take_answered<P: Provider>(

@@ -26,6 +26,10 @@
 //! | other long Calls and Replies, if they fit the Sends that both ends take | message continuation |
 //! | the rest | chunks |
 //!
+//! Reverse Calls and their Replies are base messages without chunks, as in version 1 ([`crate::both_ways`]): a connection that has
+//! them has both boxes at each end. What its peer tells of itself is taken in by the half that it was opened with, and the other
+//! half gets a copy.
+//!
 //! A Call that is retransmitted on another connection goes with chunks.
 
 pub(crate) mod answering;
@@ -43,7 +47,7 @@ pub(crate) use serving::ServerVersion2;
 use stag_fabric::Limits;
 use stag_proto::layout::ReceiveLayout;
 use stag_proto::version2::OwnCharacteristics;
-use stag_wire::rpcrdma2::{Body2, Header2, OptionalOperation};
+use stag_wire::rpcrdma2::{Body2, Header2, OptionalOperation, ReverseSupport};
 
 use crate::config::{EngineConfig, PlacementChoice};
 use crate::pools::PAGE_LEN;
@@ -101,6 +105,10 @@ pub(crate) fn own_characteristics(
         request_limit: config.continuation,
         response_limit: config.continuation,
         response_receives: config.continuation - 1,
+        reverse_support: match config.reverse_credits {
+            0 => ReverseSupport::None,
+            _ => ReverseSupport::Short,
+        },
     }
 }
 
@@ -114,6 +122,9 @@ pub(crate) struct PlacementLimits {
 }
 
 impl PlacementLimits {
+    /// None goes in messages.
+    const NOTHING: PlacementLimits = PlacementLimits { data_max: 0, results_max: 0 };
+
     /// What an engine chooses over a fabric.
     fn of(config: &EngineConfig, limits: &Limits) -> PlacementLimits {
         let (data_max, results_max) = match config.placement {

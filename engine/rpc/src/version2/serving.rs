@@ -42,7 +42,7 @@ pub(crate) const RECEIVES_OWED: u32 = u32::MAX;
 pub(crate) struct ServerVersion2 {
     pub(crate) responder2: Responder2,
     pub(crate) own: OwnCharacteristics,
-    peer: PeerCharacteristics,
+    pub(crate) peer: PeerCharacteristics,
     /// How the peer's Receives are divided.
     pub(crate) peer_layout: ReceiveLayout,
     /// The targets in that.
@@ -91,6 +91,15 @@ impl ServerVersion2 {
             stalled: VecDeque::new(),
             unsent: Vec::new(),
         }
+    }
+
+    /// For reverse Calls on a connection that this end opened. The client half tells this end's characteristics.
+    pub(crate) fn reverse(
+        config: &EngineConfig,
+        own: OwnCharacteristics,
+        receive_size: u32,
+    ) -> ServerVersion2 {
+        ServerVersion2 { has_told: true, ..ServerVersion2::new(config, own, receive_size) }
     }
 
     /// Octets of heap of one.
@@ -267,6 +276,14 @@ impl Serving {
         }
         self.act_on(pass, link, meant, arrived)?;
         Ok(true)
+    }
+
+    /// Takes over what the peer has told the client half of itself.
+    pub(crate) fn learn_peer(&mut self, peer: &PeerCharacteristics) {
+        if let Some(version2) = self.version2.as_mut().filter(|version2| version2.peer != *peer) {
+            version2.peer = *peer;
+            self.learn_receives();
+        }
     }
 
     /// Adopts what the peer has told of its Receives: every Send from now on fits them.

@@ -7,6 +7,8 @@ use stag_proto::version::{NextMessage, ProtocolVersion};
 use stag_wire::reliable_reply::announces_version_2;
 
 use crate::ConnectionId;
+use crate::both_ways::Half;
+use crate::client::calling::Calling;
 use crate::client::slot::CallKind;
 use crate::client::{Chunks, CloseReason, Credentials, ReplyMode, Request};
 use crate::config::ProtocolChoice;
@@ -104,7 +106,8 @@ impl Connection {
     pub(crate) fn begin_probing<P: Provider>(&mut self, core: &mut Core<P>) {
         (self.established, self.is_special) = (false, true);
         core.statistics.connections_opened -= 1;
-        if !self.send_probe(core) {
+        self.serve_reverse(core);
+        if !self.is_closing() && !self.send_probe(core) {
             self.close(core, CloseReason::CannotReply);
         }
     }
@@ -142,19 +145,32 @@ impl Connection {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Result<(), CloseReason> {
-        let is_deaf = self.is_deaf(pass.core.now);
-        if let Some(serving) = &mut self.serving {
-            if is_deaf {
-                serving.receive_gone(pass.core);
-                return Ok(());
+        let half = self.direct(pass.core, &message, invalidated, exposed);
+        let is_settled = self.calling.as_ref().is_none_or(Calling::has_version);
+        match (half, &mut self.serving, &mut self.calling) {
+            (Some(Half::Serving), Some(serving), _) if is_settled => {
+                let link = Link { id: self.id, peer: self.peer.as_ref() };
+                serving.receive_version2(pass, link, message)
             }
-            let link = Link { id: self.id, peer: self.peer.as_ref() };
-            return serving.receive_version2(pass, link, message);
+            // V2-5-a: one message at a time, until the first is answered.
+            (Some(Half::Serving), Some(_), _) => {
+                Err(CloseReason::Violation("it called before it said which version it speaks"))
+            }
+            (Some(Half::Calling), serving, Some(calling)) => {
+                let received = calling.receive_version2(pass.core, self.id, message, invalidated, exposed);
+                received.map_err(CloseReason::Violation)?;
+                if let (Some(serving), Some(version2)) = (serving, &calling.version2) {
+                    serving.learn_peer(&version2.peer);
+                }
+                self.advance_set_up(pass.core)
+            }
+            (Some(_), ..) => Err(fault("a message for no half")),
+            // Its targets come back apart from it, and go with it.
+            (None, ..) => {
+                drop(pass.core.provider.take_targets(self.id));
+                Ok(())
+            }
         }
-        let Some(calling) = &mut self.calling else { return Err(fault("a message for no half")) };
-        let received = calling.receive_version2(pass.core, self.id, message, invalidated, exposed);
-        received.map_err(CloseReason::Violation)?;
-        self.advance_set_up(pass.core)
     }
 
     /// Goes on with the set-up of a client's connection, as far as its version is known.
@@ -175,6 +191,9 @@ impl Connection {
             }
             NextMessage::Any(ProtocolVersion::One) => {
                 calling.fall_back();
+                if let Some(serving) = &mut self.serving {
+                    serving.version2 = None;
+                }
                 self.is_special = false;
                 calling.post_receives(core, self.id);
             }

@@ -227,6 +227,7 @@ fn anything(random: &mut Random, xid: u32) -> Vec<u8> {
         request_limit: random.below(9) as u32,
         response_limit: random.below(9) as u32,
         response_receives: 0,
+        reverse_support: Default::default(),
     };
     let mut found = match random.below(8) {
         0 => {

@@ -4,6 +4,7 @@
 mod alive;
 #[path = "../engine/calls/answers.rs"]
 mod answers;
+mod both_ways;
 #[path = "../engine/reconnect/calls.rs"]
 mod calls;
 #[path = "../engine/reconnect/death.rs"]

@@ -53,6 +53,7 @@ fn characteristics(random: &mut Random) -> Vec<u8> {
         request_limit: random.below(9) as u32,
         response_limit: random.below(9) as u32,
         response_receives: 0,
+        reverse_support: Default::default(),
     };
     let mut out = vec![0; 512];
     let len = own.emit_initial(8, &mut out).expect("it is short");
@@ -169,6 +170,7 @@ fn spoken(head: usize) -> Asking {
         request_limit: 4,
         response_limit: 4,
         response_receives: 0,
+        reverse_support: Default::default(),
     };
     let mut told = vec![0; 512];
     let len = own.emit_initial(8, &mut told).expect("it is short");

@@ -139,21 +139,19 @@ fn what_cannot_be_called_back_is_refused() {
 }
 
 #[test]
-fn without_reverse_credits_or_with_version_2_there_are_none() {
-    let second = EngineConfig { protocol: ProtocolChoice::Auto, ..config() };
-    for (server, client) in [(small(), config()), (second, second)] {
-        let mut ends = Ends::with(FaultPlan::default(), server, client, ClientPolicy::default());
-        let connection = ends.reverse;
-        service(&mut ends).call_back(1, connection, ECHO, &opaque(b""));
-        assert_eq!(wait_for(&mut ends, 1), [(1, Err(CallRefused::OneWay.into()))]);
-        ends.close();
-    }
+fn without_reverse_credits_there_are_none() {
+    let mut ends = Ends::with(FaultPlan::default(), small(), config(), ClientPolicy::default());
+    let connection = ends.reverse;
+    service(&mut ends).call_back(1, connection, ECHO, &opaque(b""));
+    assert_eq!(wait_for(&mut ends, 1), [(1, Err(CallRefused::OneWay.into()))]);
+    ends.close();
 }
 
 #[test]
 fn a_connection_of_version_1_has_reverse_calls_where_others_may_speak_version_2() {
     let second = EngineConfig { protocol: ProtocolChoice::Auto, ..config() };
-    let mut ends = Ends::with(FaultPlan::default(), second, config(), ClientPolicy::default());
+    let first = EngineConfig { protocol: ProtocolChoice::One, ..config() };
+    let mut ends = Ends::with(FaultPlan::default(), second, first, ClientPolicy::default());
     let connection = ends.reverse;
     for id in 0..u64::from(REVERSE_CREDITS) {
         service(&mut ends).call_back(id, connection, ECHO, &opaque(b"one"));

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_rpc::{
-    Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig, Request,
+    Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig,
+    ProtocolChoice, Request,
 };
 use stag_runtime::Poller;
 use stag_wire::xdr::Writer;
 
 use crate::support::program::{BIG, ECHO, FORGET, LATER, NEVER, Program, pattern};
-use crate::support::{ADDRESS, Node, opaque, request, small, words};
+use crate::support::{ADDRESS, IS_VERSION_2, Node, opaque, request, small, words};
 
 /// Seeds without `STAG_SEEDS`.
 const SEEDS: u64 = 120;
@@ -51,6 +52,11 @@ fn some_config(random: &mut Random) -> EngineConfig {
         reverse_credits: [0, 1, 2, 5, 8][random.below(5) as usize],
         receives_max: 16 + random.below(64) as u32,
         burst: [1, 2, 16, 64][random.below(4) as usize],
+        // Where version 2 is tested, some speak version 1 only.
+        protocol: match IS_VERSION_2 && random.below(5) == 0 {
+            true => ProtocolChoice::One,
+            false => small().protocol,
+        },
         ..small()
     }
 }
@@ -140,9 +146,15 @@ impl Run {
                 }
             },
         };
-        let (seed, len) = (self.below(1 << 20) as u32, self.below(700) as usize);
-        let text = pattern(seed, len);
+        let (seed, mut len) = (self.below(1 << 20) as u32, self.below(700) as usize);
         let procedure = [0, ECHO, ECHO, ECHO, LATER, LATER, BIG, FORGET, 77][self.below(9) as usize];
+        let mut results_len_max = 800;
+        if procedure == BIG && !is_reverse {
+            // Forward ones may be long: by a Reply chunk, or in several Sends.
+            len += self.below(12_000) as usize;
+            results_len_max = len as u32 + 8;
+        }
+        let text = pattern(seed, len);
         let delay = if self.below(10) == 0 { NEVER } else { self.below(400) };
         let results = match procedure {
             0 => Ok(Vec::new()),
@@ -154,7 +166,7 @@ impl Run {
         let request = Request {
             user: self.next_user,
             timeout: Duration::from_micros(200 + self.below(20_000)),
-            results_len_max: 800,
+            results_len_max,
             ..request(procedure)
         };
         let encode = |writer: &mut Writer<'_>| match procedure {
