@@ -334,7 +334,7 @@ impl Recorder {
         last.into_iter().chain(&self.ended).find(|known| known.traced.connection == id)
     }
 
-    /// Who opened a connection of which there is a message.
+    /// Who opened a connection, if the ring has a message of it.
     fn peer_of_recorded(&self, id: ConnectionId) -> Option<&Peer> {
         let known = self.find(id).filter(|known| known.last > 0)?;
         let is_there = self.entered.saturating_sub(known.last) < self.entries.len() as u64;
