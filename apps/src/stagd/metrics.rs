@@ -96,7 +96,7 @@ impl Collector for Exposition {
         };
         let procedures = &state.procedures;
         let calls = procedures.iter().map(|it| (labels(it), it.calls as f64)).collect();
-        counter(&mut encoder, "calls", "Calls that a service executed", calls)?;
+        counter(&mut encoder, "calls", "Calls that a service executed, and NULL", calls)?;
         let failures = procedures.iter().flat_map(|it| {
             let [program, version, procedure] = labels(it);
             let failures = it.failures.iter();

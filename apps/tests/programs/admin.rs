@@ -384,7 +384,7 @@ fn top_fits_a_terminal_of_80_columns_and_24_lines() {
         ping.wait().unwrap();
         return stag_testing::skipped("there is no script (util-linux)");
     };
-    // NULL is counted by no procedure, and a client that has gone has no line.
+    // A client that has gone has no line.
     while top.try_wait().unwrap().is_none() {
         stag(&["ls", "-l", &operated.server.at("data")]);
     }
@@ -423,6 +423,9 @@ fn top_shows_what_was_done_between_two_looks() {
         text(&top.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(windows.len(), 2);
     assert!(windows.iter().any(|window| window["calls_per_second"].as_f64() > Some(0.0)), "{windows:?}");
+    let is_null = |line: &Value| line["name"] == "NFSv3 NULL";
+    let has_null = |window: &Value| window["procedures"].as_array().unwrap().iter().any(is_null);
+    assert!(windows.iter().any(has_null), "{windows:?}");
 }
 
 /// `Type=notify` and `WatchdogSec` of systemd's units.

@@ -461,7 +461,7 @@ impl Serving {
         }
     }
 
-    /// Answers a Call of procedure 0, which has no results and of which the service does not hear. It takes no memory.
+    /// Answers a Call of procedure 0, which has no results and which the service does not execute. It takes no memory.
     // By hand: the steps of any other Call would take twice the instructions.
     #[inline(always)]
     fn answer_null<S: Services>(
@@ -475,10 +475,12 @@ impl Serving {
         let NullCall { xid, program, version } = null;
         if !self.may_take::<false>(pass.core, link, xid, requested)
             || !pass.services.named_caller(OpaqueAuth::NONE, MayBeNameless)
-            || !matches!(pass.services.lookup(program, version, 0), Lookup::Found { .. })
         {
             return Taken::No;
         }
+        let Lookup::Found { service, .. } = pass.services.lookup(program, version, 0) else {
+            return Taken::No;
+        };
         if tracing::enabled!(tracing::Level::TRACE) {
             trace_call(link.peer, xid, (program, version, 0));
         }
@@ -487,6 +489,7 @@ impl Serving {
             return Taken::No;
         }
         let len = writer.position();
+        pass.services.note_null(service, program, version);
         self.note_arrival(pass.core);
         count_in_place(pass.core);
         let credits = self.responder.answer_plain(requested, self.credit_limit());

@@ -203,21 +203,30 @@ pub struct BadEnd {
     pub peer: Peer,
     /// Why it ended, as a sentence.
     pub reason: String,
-    /// Bad ends before this one that were not handed over: there is one a second.
+    /// Bad ends with messages before this one that were not handed over: there is one a second.
     pub withheld: u64,
 }
 
 /// Takes what [`BadEnd`] has.
 type BadEndTaker = Box<dyn FnMut(BadEnd)>;
 
+/// A connection, and where its last message is.
+struct KnownConnection {
+    traced: TracedConnection,
+    /// [`Recorder::entered`] with its last message; 0: it has none.
+    last: u64,
+}
+
 /// The ring, and what is known of connections.
 pub(crate) struct Recorder {
     entries: Box<[Entry]>,
     next: usize,
+    /// Messages that were entered.
+    entered: u64,
     /// By the index of the queue pair: the last connection there.
-    connections: Vec<Option<Box<TracedConnection>>>,
+    connections: Vec<Option<Box<KnownConnection>>>,
     /// Those before.
-    ended: Vec<TracedConnection>,
+    ended: Vec<KnownConnection>,
     take_bad_end: BadEndTaker,
     limit: LogLimiter,
     fabric: &'static str,
@@ -241,6 +250,12 @@ impl Recorder {
     ) -> &mut Entry {
         let at = self.next;
         self.next = if at + 1 == self.entries.len() { 0 } else { at + 1 };
+        self.entered += 1;
+        if let Some(Some(known)) = self.connections.get_mut(connection.index as usize)
+            && known.traced.connection == connection
+        {
+            known.last = self.entered;
+        }
         let entry = &mut self.entries[at];
         (entry.time, entry.connection, entry.kind) = (time, connection, kind);
         entry.invalidated = None;
@@ -295,6 +310,7 @@ impl Recorder {
     fn take_last_back(&mut self) {
         self.last().kind = EntryKind::Empty;
         self.next = self.next.checked_sub(1).unwrap_or(self.entries.len() - 1);
+        self.entered -= 1;
     }
 
     /// A peer opened a connection.
@@ -303,7 +319,8 @@ impl Recorder {
         if self.connections.len() <= index {
             self.connections.resize_with(index + 1, || None);
         }
-        if let Some(before) = self.connections[index].replace(Box::new(opened)) {
+        let opened = Box::new(KnownConnection { traced: opened, last: 0 });
+        if let Some(before) = self.connections[index].replace(opened) {
             if self.ended.len() == ENDED_MAX {
                 self.ended.remove(0);
             }
@@ -312,9 +329,16 @@ impl Recorder {
     }
 
     /// What is known of a connection, if a peer opened it.
-    fn find(&self, id: ConnectionId) -> Option<&TracedConnection> {
+    fn find(&self, id: ConnectionId) -> Option<&KnownConnection> {
         let last = self.connections.get(id.index as usize).and_then(Option::as_deref);
-        last.into_iter().chain(&self.ended).find(|known| known.connection == id)
+        last.into_iter().chain(&self.ended).find(|known| known.traced.connection == id)
+    }
+
+    /// Who opened a connection, if the ring has a message of it.
+    fn peer_of_recorded(&self, id: ConnectionId) -> Option<&Peer> {
+        let known = self.find(id).filter(|known| known.last > 0)?;
+        let is_there = self.entered.saturating_sub(known.last) < self.entries.len() as u64;
+        is_there.then_some(&known.traced.peer)
     }
 
     /// Copies the messages of all connections, or the last [`BAD_END_MESSAGES_MAX`] of one.
@@ -326,7 +350,7 @@ impl Recorder {
         let mut ids: Vec<ConnectionId> = entries().map(|entry| entry.connection).filter(is_wanted).collect();
         ids.sort_unstable_by_key(|id| (id.index, id.generation));
         ids.dedup();
-        recording.connections = ids.iter().filter_map(|id| self.find(*id)).cloned().collect();
+        recording.connections = ids.iter().filter_map(|id| Some(self.find(*id)?.traced.clone())).collect();
         let known = |id: ConnectionId| {
             let key = |id: ConnectionId| (id.index, id.generation);
             recording.connections.binary_search_by_key(&key(id), |known| key(known.connection)).is_ok()
@@ -356,13 +380,14 @@ fn is_bad(reason: &CloseReason) -> bool {
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Records from now on the first [`RECORDED_LEN_MAX`] octets of each of the last `messages` messages, at least 2, on connections
     /// that peers open. `take_bad_end` gets the last ones of a connection that ended badly, 512 at most, as soon as it is gone: one such
-    /// connection a second at most. It runs within a pass, so it should only hand them on.
+    /// connection a second at most, and none of which no message is left. It runs within a pass, so it should only hand them on.
     ///
     /// To be called before the engine listens: connections that are there already are not recorded.
     pub fn record(&mut self, messages: u32, take_bad_end: impl FnMut(BadEnd) + 'static) {
         let recorder = Recorder {
             entries: vec![Entry::EMPTY; messages.max(MESSAGES_MIN) as usize].into_boxed_slice(),
             next: 0,
+            entered: 0,
             connections: Vec::new(),
             ended: Vec::with_capacity(ENDED_MAX),
             take_bad_end: Box::new(take_bad_end),
@@ -389,7 +414,7 @@ pub fn recorder_len(messages: u32, connections: u32) -> usize {
     size_of::<Recorder>()
         + messages * size_of::<Entry>()
         + copied * COPIED_LEN
-        + known * (size_of::<TracedConnection>() + size_of::<Box<TracedConnection>>())
+        + known * (size_of::<KnownConnection>() + size_of::<Box<KnownConnection>>())
 }
 
 impl EngineState {
@@ -400,11 +425,11 @@ impl EngineState {
         }
     }
 
-    /// A connection is gone: hands its messages over if its end was bad.
+    /// A connection is gone: hands its messages over if its end was bad and there are any.
     #[cold]
     pub(crate) fn note_end(&mut self, connection: ConnectionId, reason: &CloseReason) {
         let Some(recorder) = self.recorder.as_deref_mut().filter(|_| is_bad(reason)) else { return };
-        let Some(peer) = recorder.find(connection).map(|known| known.peer.clone()) else { return };
+        let Some(peer) = recorder.peer_of_recorded(connection).cloned() else { return };
         let Some(withheld) = recorder.limit.admit(self.now) else { return };
         let (recording, reason) = (recorder.copy(self.now, Some(connection)), reason.describe("the client"));
         (recorder.take_bad_end)(BadEnd { recording, peer, reason, withheld });

@@ -25,6 +25,7 @@ mod nsm;
 mod rerun;
 mod rpcbind;
 mod share;
+mod traffic;
 mod transfer;
 mod v4;
 mod waiting;
@@ -60,6 +61,7 @@ pub use nlm::Nlm;
 pub use nsm::Nsm;
 pub use rpcbind::{DATAGRAM_PROGRAMS, Registered, Registry, Rpcbind, datagram_programs_at, programs_at};
 pub use share::Share;
+pub use traffic::{Traffic, TrafficClient};
 pub use v4::{Config4, Nfs4, OperationStatistics, SharedSessions};
 
 /// What tells the time of day, for time stamps of files.
@@ -140,6 +142,7 @@ pub struct ExportTable<S: Store + ?Sized> {
     pool: Pool,
     waiting: Waiting,
     mount_log: mount::MountLog,
+    traffic: traffic::ClientsTraffic,
     /// An export has limits in octets per second.
     has_limits: bool,
     /// What the Call in hand changed is on its way to stable storage: what to wait for.
@@ -167,6 +170,7 @@ impl<S: Store + ?Sized> ExportTable<S> {
             pool,
             waiting: Waiting::default(),
             mount_log: mount::MountLog::default(),
+            traffic: traffic::ClientsTraffic::default(),
             has_limits: false,
             uncommitted: None,
             refused: Cell::new(false),

@@ -8,6 +8,7 @@ use stag_fabric::Peer;
 use stag_shares::rate::{RateLimits, RateQueue, RateWaits};
 use stag_vfs::{Store, Volume};
 
+use super::traffic::Traffic;
 use super::waiting::PendingCall;
 use crate::export::{Export, Rights};
 
@@ -21,6 +22,7 @@ pub struct Share<S: Store + ?Sized> {
     remembered: RightsCache,
     /// The transfers that wait for the limits of the export, if it has any.
     rated: Option<Box<RateQueue<PendingCall>>>,
+    traffic: Traffic,
     /// It is no longer served. It stays where it is: Calls that wait for its store know its place.
     is_removed: bool,
 }
@@ -29,7 +31,14 @@ impl<S: Store + ?Sized> Share<S> {
     pub(super) fn new(export: Export, store: Box<S>) -> Share<S> {
         let rated = export.limits.clone().map(RateQueue::new).map(Box::new);
         let volume = Volume::new(store);
-        Share { export, volume, remembered: RightsCache::default(), rated, is_removed: false }
+        Share {
+            export,
+            volume,
+            remembered: RightsCache::default(),
+            rated,
+            traffic: Traffic::default(),
+            is_removed: false,
+        }
     }
 
     /// The export.
@@ -92,6 +101,17 @@ impl<S: Store + ?Sized> Share<S> {
     #[must_use]
     pub fn rate_waits(&self) -> Option<RateWaits> {
         self.rated().map(RateQueue::waits)
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&mut self, moved: Traffic) {
+        self.traffic += moved;
+    }
+
+    /// What was read and written of it, at this reactor.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     fn set_limits(&mut self, limits: Option<RateLimits>) {

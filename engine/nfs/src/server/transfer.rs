@@ -15,6 +15,7 @@ use stag_wire::xdr::{Item, Reader, XdrError};
 use super::limits::{Limited, RateTurn};
 use super::nfs::{Answer, Created, PIECES_MAX, TRANSFER_LEN_MAX, make};
 use super::rerun::{Again, Answered};
+use super::traffic::{Traffic, TrafficClient};
 use super::waiting::{Begun, Hold, Pending, Program, Waiter, WaitsFor};
 use super::words::{self, failure, stability, stable};
 use super::{CallContext, ExportTable, ResolvedHandle, decode};
@@ -108,7 +109,7 @@ fn read_opened<S: Store + ?Sized>(
         Ok(Progress::Done(done)) => Ok(done),
         Ok(Progress::Later(ticket)) => {
             reply.expect_results(count);
-            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Read, opened, 0)));
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Read, opened, asker)));
         }
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
@@ -117,6 +118,9 @@ fn read_opened<S: Store + ?Sized>(
             return Some((opened.waits(ticket).into(), Pending::Again(Again::of_transfer(again, asker))));
         }
     };
+    if let Ok(done) = &done {
+        exports.count(opened.share, TrafficClient::of(asker.peer), Traffic::read(done.count));
+    }
     let exports = &*exports;
     answer_read(reply, done, &FromStore(exports, &opened), pieces);
     None
@@ -289,10 +293,10 @@ fn write_opened<S: Store + ?Sized>(
     pieces.clear();
     match done {
         Ok(Progress::Later(ticket)) => {
-            let client = limited.map_or(0, |(client, _)| client);
-            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Write, opened, client)));
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Write, opened, asker)));
         }
         Ok(Progress::Done(done @ WriteDone { count, committed })) => {
+            exports.count(opened.share, TrafficClient::of(asker.peer), Traffic::written(count));
             if let Some((client, now)) = limited {
                 let done = Ok((done, exports.volume(&opened).store().write_verifier()));
                 let file = WccData { before, after: exports.after(&opened) };
@@ -354,7 +358,7 @@ pub(super) fn commit<S: Store + ?Sized>(
     let done = match volume.commit(opened.object, arguments.offset, arguments.count) {
         Ok(Progress::Done(())) => Ok(volume.store().write_verifier()),
         Ok(Progress::Later(ticket)) => {
-            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Commit, opened, 0)));
+            return Some((opened.waits(ticket).into(), Pending::transfer(Procedure::Commit, opened, asker)));
         }
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
@@ -380,8 +384,21 @@ fn answer_commit(reply: &mut Reply<'_>, done: Result<Verifier, FsError>, file: W
 pub(super) struct Transfer {
     procedure: Procedure,
     opened: ResolvedHandle,
-    /// Of a WRITE, whose octets are counted if the export has limits.
-    client: u128,
+    from: TransferSource,
+}
+
+/// Whose octets they are.
+#[derive(Clone, Copy)]
+struct TransferSource {
+    client: TrafficClient,
+    /// To the limits of the export, if it has any.
+    owner: u128,
+}
+
+impl TransferSource {
+    fn of(asker: &CallContext<'_>) -> TransferSource {
+        TransferSource { client: TrafficClient::of(asker.peer), owner: owner(asker.peer) }
+    }
 }
 
 impl Transfer {
@@ -397,26 +414,29 @@ impl Transfer {
 }
 
 impl Pending {
-    fn transfer(procedure: Procedure, opened: ResolvedHandle, client: u128) -> Pending {
-        Pending::Transfer(Transfer { procedure, opened, client })
+    fn transfer(procedure: Procedure, opened: ResolvedHandle, asker: &CallContext<'_>) -> Pending {
+        Pending::Transfer(Transfer { procedure, opened, from: TransferSource::of(asker) })
     }
 }
 
 /// The answer to a WRITE that its store is done with.
 pub(super) fn conclude_write<S: Store + ?Sized>(
-    exports: &ExportTable<S>,
-    Transfer { opened, client, .. }: &Transfer,
+    exports: &mut ExportTable<S>,
+    Transfer { opened, from, .. }: &Transfer,
     finished: Result<Finished, FsError>,
 ) -> AnsweredTransfer {
     let verifier = exports.volume(opened).store().write_verifier();
     let done = match finished {
-        Ok(Finished::Write(done)) => Ok((done, verifier)),
+        Ok(Finished::Write(done)) => {
+            exports.count(opened.share, from.client, Traffic::written(done.count));
+            Ok((done, verifier))
+        }
         Ok(_) => Err(FsError::Fault),
         Err(error) => Err(error),
     };
     // As in `finish`.
     let file = WccData { before: None, after: exports.after(opened) };
-    AnsweredTransfer::Write { done, file, share: opened.share, client: *client }
+    AnsweredTransfer::Write { done, file, share: opened.share, client: from.owner }
 }
 
 /// Answers what was left for later, and is over now.
@@ -433,6 +453,12 @@ pub(super) fn finish<S: Store + ?Sized>(
     let verifier = store.write_verifier();
     // Others wrote the file meanwhile: what it was before would make a client take all of that for this Call's work.
     let file = WccData { before: None, after: exports.after(opened) };
+    let moved = match &done {
+        Ok(Finished::Read(done)) => Traffic::read(done.count),
+        Ok(Finished::Write(done)) => Traffic::written(done.count),
+        _ => Traffic::default(),
+    };
+    exports.count(opened.share, pending.from.client, moved);
     match (pending.procedure, done) {
         (_, Ok(Finished::Read(done))) => answer_read(reply, Ok(done), &file.after, pieces),
         (_, Ok(Finished::Write(done))) => answer_write(reply, Ok((done, verifier)), file),
@@ -447,8 +473,7 @@ pub(super) fn finish<S: Store + ?Sized>(
 /// A READ, WRITE or COMMIT that could not begin, because a step that reads had no answer.
 pub(super) struct AgainTransfer {
     opened: ResolvedHandle,
-    /// Whose octets are counted if the export has limits.
-    client: u128,
+    from: TransferSource,
     what: AgainWhat,
 }
 
@@ -486,7 +511,7 @@ pub(super) enum AnsweredTransfer {
 
 impl AgainTransfer {
     fn new(opened: ResolvedHandle, asker: &CallContext<'_>, what: AgainWhat) -> AgainTransfer {
-        AgainTransfer { opened, client: owner(asker.peer), what }
+        AgainTransfer { opened, from: TransferSource::of(asker), what }
     }
 
     /// Begins it again. `Err`: what it waits for, and what is left to do then.
@@ -495,13 +520,12 @@ impl AgainTransfer {
         exports: &mut ExportTable<S>,
         now: Timestamp,
     ) -> Result<AnsweredTransfer, (WaitsFor, Result<Transfer, AgainTransfer>)> {
-        let AgainTransfer { opened, client, what } = self;
+        let AgainTransfer { opened, from, what } = self;
         let volume = exports.volume_mut(&opened);
         let verifier = volume.store().write_verifier();
         let (user, object) = (&opened.caller, opened.object);
-        let later =
-            |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened, client })));
-        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, client, what })));
+        let later = |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened, from })));
+        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, from, what })));
         match what {
             AgainWhat::Read { offset, count } => {
                 let mut pieces = Vec::with_capacity(PIECES_MAX);
@@ -511,6 +535,9 @@ impl AgainTransfer {
                     Err(Blocked::Waits(ticket)) => return again(ticket, what),
                     Err(Blocked::Fails(error)) => Err(error),
                 };
+                if let Ok(done) = &done {
+                    exports.count(opened.share, from.client, Traffic::read(done.count));
+                }
                 Ok(AnsweredTransfer::Read { done, after: exports.after(&opened), pieces })
             }
             AgainWhat::Write { offset, mut data, stability, before } => {
@@ -527,8 +554,11 @@ impl AgainTransfer {
                     }
                     Err(Blocked::Fails(error)) => Err(error),
                 };
+                if let Ok((done, _)) = &done {
+                    exports.count(opened.share, from.client, Traffic::written(done.count));
+                }
                 let file = WccData { before, after: exports.after(&opened) };
-                Ok(AnsweredTransfer::Write { done, file, share: opened.share, client })
+                Ok(AnsweredTransfer::Write { done, file, share: opened.share, client: from.owner })
             }
             AgainWhat::Commit { offset, count, before } => {
                 let done = match volume.commit(object, offset, count) {

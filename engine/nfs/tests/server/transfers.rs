@@ -1,6 +1,8 @@
 //! READ, WRITE, READLINK and SYMLINK, with and without chunks.
 
+use stag_fabric::Peer;
 use stag_memory::Buf;
+use stag_nfs::server::{Traffic, TrafficClient};
 use stag_rpc::Chunks;
 use stag_stores::memory::MemoryStoreStatistics;
 use stag_wire::nfs3::{
@@ -277,4 +279,37 @@ fn a_read_into_a_reply_chunk_takes_what_memory_there_is() {
     drop(hoard);
     let (found, eof) = read(&mut pair, &file, 0, octets.len() as u32, false);
     assert!(found == octets && eof);
+}
+
+/// What a client reads and writes counts for its export and for it, at once or later, at whichever engine the files are.
+#[test]
+fn octets_are_counted_by_export_and_by_client() {
+    let mut pair = Pair::new(&["/data,root_squash=no", "/two,root_squash=no"]);
+    let (first, user) = (pair.connection, 7);
+    pair.client.provider_mut().set_user(user);
+    let second = pair.client.connect("here").unwrap();
+    let _established = pair.until(|pair| pair.client.connection_event());
+    let roots = [pair.mnt(b"/data").unwrap(), pair.mnt(b"/two").unwrap()];
+    let files = roots.map(|root| pair.create(&root, b"file"));
+    for (connection, by_chunk, times) in [(first, true, 3), (second, false, 2)] {
+        pair.connection = connection;
+        for _ in 0..times {
+            assert_eq!(write(&mut pair, &files[0], 0, &[1; 1000], by_chunk), Ok(1000));
+            // What lies behind the end does not count.
+            assert_eq!(read(&mut pair, &files[0], 900, 1000, by_chunk).0.len(), 100);
+        }
+        assert_eq!(write(&mut pair, &files[1], 0, &[1; 8], by_chunk), Ok(8));
+    }
+    let exports = pair.server.services_mut().0.exports().borrow();
+    let of_export = |path: &str| {
+        let share = exports.shares().iter().find(|share| share.export().path == path).unwrap();
+        share.traffic()
+    };
+    assert_eq!(of_export("/data"), Traffic { read: 500, written: 5000 });
+    assert_eq!(of_export("/two"), Traffic { read: 0, written: 16 });
+    let clients = exports.clients_traffic();
+    let of_user = |uid| clients.get(&TrafficClient::of(Some(&Peer::Process { pid: 0, uid, gid: 0 })));
+    assert_eq!(of_user(user), Some(&Traffic { read: 200, written: 2008 }));
+    assert_eq!(of_user(0), Some(&Traffic { read: 300, written: 3008 }));
+    assert_eq!(clients.len(), 2, "{clients:?}");
 }

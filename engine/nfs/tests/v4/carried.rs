@@ -34,6 +34,8 @@ mod opens;
 mod sessions;
 #[path = "state.rs"]
 mod state;
+#[path = "valid_errors.rs"]
+mod valid_errors;
 
 use lab::Lab;
 

@@ -27,8 +27,8 @@ fn without_a_handle_there_is_nothing_to_work_on() {
     {
         assert_eq!(client.status(&[operation]), Status4::NoFilehandle, "{operation:?}");
     }
-    assert_eq!(client.status(&[Argument4::Restorefh(())]), Status4::RestoreFh);
-    assert_eq!(client.status(&[ROOT, Argument4::Restorefh(())]), Status4::RestoreFh);
+    assert_eq!(client.status(&[Argument4::Restorefh(())]), Status4::NoFilehandle);
+    assert_eq!(client.status(&[ROOT, Argument4::Restorefh(())]), Status4::NoFilehandle);
 }
 
 #[test]

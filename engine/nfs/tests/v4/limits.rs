@@ -1,7 +1,8 @@
-//! Limits of exports in octets per second, in virtual time.
+//! Limits of exports in octets per second, in virtual time; and what is counted of them.
 
 use std::time::Duration;
 
+use stag_nfs::server::Traffic;
 use stag_wire::nfs4::Status4;
 
 use super::Lab;
@@ -95,4 +96,28 @@ fn a_full_queue_of_a_limit_says_try_again() {
     lab.compound(&all, |status, outcomes| assert_eq!((status, outcomes.len()), (Status4::Delay, 2)));
     set_max(&mut lab, 1);
     lab.compound(&all, |status, _| assert_eq!(status, Status4::Ok));
+}
+
+/// READ and WRITE of version 4 count for their export and for their client, at once or later.
+#[test]
+fn octets_are_counted_by_export_and_by_client() {
+    let mut lab = Lab::new(&["/data,root_squash=no"]);
+    let file = lab.make_file(b"file");
+    let state = lab.open_at(&file, BOTH);
+    let counted = |lab: &mut Lab| {
+        let exports = lab.pair.server.services_mut().0.exports().borrow();
+        let mut clients = Traffic::default();
+        exports.clients_traffic().into_values().for_each(|moved| clients += moved);
+        (exports.shares()[0].traffic(), clients)
+    };
+    let (before, _) = counted(&mut lab);
+    assert_eq!(lab.write_by_chunk(&file, state, 0, &[7; 3000]), Ok(3000));
+    lab.compound(&[put(&file), write(state, 0, &[7; 100])], |status, _| assert_eq!(status, Status4::Ok));
+    for by_chunk in [None, Some(1000)] {
+        let (octets, _) = lab.octets(&file, read(state, 2500, 1000), by_chunk).unwrap();
+        assert_eq!(octets.len(), 500);
+    }
+    let (export, clients) = counted(&mut lab);
+    assert_eq!((export.read - before.read, export.written - before.written), (1000, 3100));
+    assert_eq!(export, clients);
 }

@@ -44,6 +44,8 @@ mod room;
 mod sessions;
 #[path = "state.rs"]
 mod state;
+#[path = "valid_errors.rs"]
+mod valid_errors;
 #[path = "versions.rs"]
 mod versions;
 #[path = "weather.rs"]

@@ -80,6 +80,11 @@ impl<S: Services, F: FlavorSet> Services for Secured<S, F> {
         self.services.call(service, call, reply)
     }
 
+    #[inline(always)]
+    fn note_null(&mut self, service: usize, program: u32, version: u32) {
+        self.services.note_null(service, program, version);
+    }
+
     #[inline]
     fn poll_later(&mut self, now: Duration) -> Option<(usize, Token)> {
         self.services.poll_later(now)

@@ -331,6 +331,7 @@ impl<'a> Run<'a> {
             trace_call(origin.peer, xid, (program, version, procedure));
         }
         if self.head.procedure == 0 {
+            services.note_null(self.service, self.head.program, self.head.version);
             reply.success(|_| Ok(()));
             reply.refuses_caller();
             return true;

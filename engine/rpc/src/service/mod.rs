@@ -284,6 +284,11 @@ pub trait Services {
     }
     /// Calls service number `service`.
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome;
+    /// Tells that the engine answers NULL for service number `service`.
+    #[inline(always)]
+    fn note_null(&mut self, service: usize, program: u32, version: u32) {
+        let _ = (service, program, version);
+    }
     /// What a Call of service number `service` is about, in words.
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {
         let _ = (service, call);
@@ -411,6 +416,12 @@ impl<S: Services> Services for Option<S> {
         match self {
             Some(services) => services.call(service, call, reply),
             None => ().call(service, call, reply),
+        }
+    }
+    #[inline(always)]
+    fn note_null(&mut self, service: usize, program: u32, version: u32) {
+        if let Some(services) = self {
+            services.note_null(service, program, version);
         }
     }
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {

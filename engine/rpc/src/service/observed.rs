@@ -50,7 +50,7 @@ pub struct ProcedureStatistics {
     pub version: u32,
     /// The procedure's name.
     pub name: &'static str,
-    /// Calls that its service was given.
+    /// Calls that its service was given; of NULL, those that the engine answered for it.
     pub calls: u64,
     /// Those of them that were answered in a later pass: they waited, for example for a disk.
     pub late: u64,
@@ -98,9 +98,9 @@ struct LateCall {
 /// Serves as `S` does, and counts its Calls.
 ///
 /// Most Calls that are answered at once cost a counter alone; one of 64 is timed. A Call that is answered later is timed with the
-/// clock of the reactor's passes, from the pass that called the service to the pass that let it finish. Calls that the engine answers itself are not
-/// counted: NULL, repeated Calls whose Reply was kept, and Calls that it refuses. A Call that is answered by a
-/// [`Deferred`](crate::Deferred) is counted, and not timed.
+/// clock of the reactor's passes, from the pass that called the service to the pass that let it finish. NULL, which the engine answers itself,
+/// is counted and not timed; so is a Call that is answered by a [`Deferred`](crate::Deferred). Repeated Calls whose Reply was kept, and Calls
+/// that the engine refuses, are not counted.
 ///
 /// In a group of reactors a Call counts where it is executed.
 #[derive(Debug)]
@@ -172,16 +172,15 @@ impl<S: Services> Observed<S> {
 
     /// The place of a procedure.
     #[inline(always)]
-    fn place(service: usize, call: &Call<'_>) -> usize {
-        let procedure = (call.procedure as usize).min(PROCEDURES - 1);
-        service % SERVICES * PROCEDURES + procedure
+    fn place(service: usize, procedure: u32) -> usize {
+        service % SERVICES * PROCEDURES + (procedure as usize).min(PROCEDURES - 1)
     }
 
     /// A Call is timed from now on.
     #[cold]
     #[inline(never)]
     fn begin_timed(&mut self, service: usize, call: &Call<'_>) -> Duration {
-        self.name(Self::place(service, call), call);
+        self.name(service, (call.program, call.version, call.procedure));
         self.clock.now()
     }
 
@@ -192,20 +191,20 @@ impl<S: Services> Observed<S> {
         let took = self.clock.now().saturating_sub(began);
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let range = EXECUTION_BOUNDS_NANOSECONDS.partition_point(|&bound| bound < nanoseconds);
-        let counted = &mut self.procedures[Self::place(service, call)];
+        let counted = &mut self.procedures[Self::place(service, call.procedure)];
         counted.executed[range] += 1;
         counted.executed_sum += took;
     }
 
     /// Notes which procedure has a place.
     #[cold]
-    fn name(&mut self, place: usize, call: &Call<'_>) {
-        let name = match self.services.lookup(call.program, call.version, call.procedure) {
+    fn name(&mut self, service: usize, (program, version, procedure): (u32, u32, u32)) {
+        let name = match self.services.lookup(program, version, procedure) {
             Lookup::Found { procedure, .. } => procedure.name,
             _ => "",
         };
-        let counted = &mut self.procedures[place];
-        (counted.program, counted.version, counted.name) = (call.program, call.version, name);
+        let counted = &mut self.procedures[Self::place(service, procedure)];
+        (counted.program, counted.version, counted.name) = (program, version, name);
     }
 
     /// What a late Call waited for longest, if the log asks.
@@ -215,7 +214,7 @@ impl<S: Services> Observed<S> {
 
     #[cold]
     fn begin(&mut self, key: (usize, Token), call: &Call<'_>) {
-        let (place, since) = (Self::place(key.0, call), call.now());
+        let (place, since) = (Self::place(key.0, call.procedure), call.now());
         if self.late.len() < TIMED_MAX {
             // Only the log asks who called, and for what.
             let client = self.slow.and_then(|_| call.peer()).map(ToString::to_string);
@@ -283,7 +282,7 @@ impl<S: Services> Services for Observed<S> {
     // A call of its own would cost as much as the counting.
     #[inline(always)]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let counted = &mut self.procedures[Self::place(service, call)];
+        let counted = &mut self.procedures[Self::place(service, call.procedure)];
         counted.calls += 1;
         // The first, and each 64th after it. With the service called in one place only: it is compiled into that.
         let timed = (counted.calls % SAMPLED == 1).then(|| self.begin_timed(service, call));
@@ -293,7 +292,7 @@ impl<S: Services> Services for Observed<S> {
         }
         let status = reply.status();
         if status != 0 {
-            self.procedures[Self::place(service, call)].fail(status);
+            self.procedures[Self::place(service, call.procedure)].fail(status);
         }
         if let Outcome::Later(token) = outcome
             && !reply.is_deferred(token)
@@ -301,6 +300,16 @@ impl<S: Services> Services for Observed<S> {
             self.begin((service, token), call);
         }
         outcome
+    }
+
+    #[inline(always)]
+    fn note_null(&mut self, service: usize, program: u32, version: u32) {
+        let counted = &mut self.procedures[Self::place(service, 0)];
+        counted.calls += 1;
+        if counted.calls == 1 {
+            self.name(service, (program, version, 0));
+        }
+        self.services.note_null(service, program, version);
     }
 
     fn subject(&self, service: usize, call: &Call<'_>) -> Option<String> {

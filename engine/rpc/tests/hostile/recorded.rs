@@ -70,3 +70,25 @@ fn the_last_messages_of_a_connection_that_ends_badly_are_handed_over() {
     assert_eq!(ends.borrow().iter().map(|end| end.withheld).collect::<Vec<_>>(), [0, 1]);
     case.close();
 }
+
+/// A connection that ends badly without a message has nothing to hand over, and does not take the turn of one that has.
+#[test]
+fn an_end_without_a_message_is_not_the_one_of_its_second() {
+    let mut case = Case::connected(World::new(1, FaultPlan::default()), small(), Vec::new());
+    let ends: Rc<RefCell<Vec<BadEnd>>> = Rc::default();
+    let taken = ends.clone();
+    case.bench.server.engine.record(64, move |end| taken.borrow_mut().push(end));
+    reconnect(&mut case);
+    // Longer than the server's Receives: it does not arrive.
+    assert!(case.raw.send(&[0; 4096], None));
+    case.run(|case| case.raw.closed.is_some() && case.bench.server.engine.connection_count() == 1);
+    assert!(ends.borrow().is_empty(), "{ends:?}");
+    (case.raw.closed, case.raw.established) = (None, false);
+    case.raw.connect(ADDRESS);
+    case.run(|case| case.raw.established);
+    send_too_much(&mut case);
+    let ended: Vec<_> =
+        ends.borrow().iter().map(|end| (end.withheld, end.recording.messages().count())).collect();
+    assert_eq!(ended, [(0, 2)]);
+    case.close();
+}

@@ -31,6 +31,7 @@ pub mod operation;
 pub mod pnfs;
 pub mod session;
 pub mod status;
+mod valid_errors;
 pub mod value;
 
 pub use attributes::Time4;

@@ -16,6 +16,7 @@ use super::super::waiting::{Hold, Pending, Program, Waiter, WaitsFor};
 use super::super::{Asker, CallContext};
 use super::results::{OperationMark, Results};
 use super::session::Begun;
+use super::status::answered;
 use super::{Cursor, Place, Resume, Server, Step, Stop};
 use super::{attributes, back, changes, files, handles, listing, locks, names, opens, pseudo, session};
 
@@ -371,6 +372,10 @@ fn conclude<S: Store + ?Sized>(
     mark: OperationMark,
     number: u32,
 ) -> Option<Ran> {
+    let step = step.map_err(|stop| match (stop, Operation4::from_number(number)) {
+        (Stop::Fails(status), Some(operation)) => Stop::Fails(answered(operation, status)),
+        (stop, _) => stop,
+    });
     let counts = &mut server.state.counts;
     match step {
         Ok(()) => counts.succeed(number),

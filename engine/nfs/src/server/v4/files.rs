@@ -1,7 +1,6 @@
 //! Operations on the data of files: READ, WRITE, COMMIT, SEEK, ALLOCATE, DEALLOCATE, IO_ADVISE. OPEN and what belongs to it is in
 //! [`opens`](super::opens).
 
-use stag_memory::Shared;
 use stag_rpc::owner;
 use stag_state::open::ShareModes;
 use stag_state::stateid::{SpecialState, StateKind, StateName};
@@ -18,6 +17,7 @@ use stag_wire::xdr::Item;
 use super::super::ResolvedHandle;
 use super::super::limits::Limited;
 use super::super::nfs::TRANSFER_LEN_MAX;
+use super::super::traffic::{Traffic, TrafficClient};
 use super::super::words::{stability, stable};
 use super::locks::{check_is_regular, find_state, token_of};
 use super::opens::{self, Opening};
@@ -63,12 +63,8 @@ pub(super) fn resume<S: Store + ?Sized>(
             Resume::Read(opened) | Resume::Write(opened) | Resume::Commit(opened) | Resume::Space(opened),
             Err(error),
         ) => Err(server.transfer_error(&opened, error)),
-        (Resume::Read(_), Ok(Finished::Read(done))) => append_read(cursor, done, server.pieces),
-        (Resume::Write(opened), Ok(Finished::Write(done))) => {
-            let verifier = server.verifier(&opened);
-            append_write(cursor, done, verifier)?;
-            server.limit_write(cursor, &opened, done.count)
-        }
+        (Resume::Read(opened), Ok(Finished::Read(done))) => server.end_read(cursor, &opened, done),
+        (Resume::Write(opened), Ok(Finished::Write(done))) => server.end_write(cursor, &opened, done),
         (Resume::Commit(opened), Ok(_)) => append_verifier(cursor, server.verifier(&opened)),
         (Resume::Space(opened), Ok(_)) => server.settle(&opened),
         (Resume::Read(_) | Resume::Write(_), Ok(_)) => Err(FsError::Fault.into()),
@@ -136,6 +132,24 @@ impl<S: Store + ?Sized> Server<'_, S> {
         }
     }
 
+    /// Results of a READ that is done.
+    #[inline(always)]
+    fn end_read(&mut self, cursor: &mut Cursor<'_>, opened: &ResolvedHandle, done: ReadDone) -> Step {
+        cursor.results.fixed::<4>(&done.eof)?;
+        cursor.results.data(done.count, self.pieces)?;
+        self.exports.count(opened.share, TrafficClient::of(cursor.caller.peer), Traffic::read(done.count));
+        Ok(())
+    }
+
+    /// Results of a WRITE that is done. They may have to wait.
+    #[inline(always)]
+    fn end_write(&mut self, cursor: &mut Cursor<'_>, opened: &ResolvedHandle, done: WriteDone) -> Step {
+        self.exports.count(opened.share, TrafficClient::of(cursor.caller.peer), Traffic::written(done.count));
+        let verifier = self.verifier(opened);
+        append_write(cursor, done, verifier)?;
+        self.limit_write(cursor, opened, done.count)
+    }
+
     /// Takes the octets of a WRITE that was done, and whose results are there.
     #[inline(always)]
     fn limit_write(&mut self, cursor: &Cursor<'_>, opened: &ResolvedHandle, octets: u32) -> Step {
@@ -201,7 +215,7 @@ pub(super) fn read<S: Store + ?Sized>(
                 done.count = server.pieces.iter().map(|piece| piece.len() as u32).sum();
                 done.eof = false;
             }
-            append_read(cursor, done, server.pieces)
+            server.end_read(cursor, &opened, done)
         }
         Ok(Progress::Later(ticket)) => {
             cursor.expected_len = cursor.expected_len.saturating_add(count);
@@ -213,12 +227,6 @@ pub(super) fn read<S: Store + ?Sized>(
             Err(server.transfer_blocked(&opened, blocked))
         }
     }
-}
-
-fn append_read(cursor: &mut Cursor<'_>, done: ReadDone, pieces: &mut Vec<Shared>) -> Step {
-    cursor.results.fixed::<4>(&done.eof)?;
-    cursor.results.data(done.count, pieces)?;
-    Ok(())
 }
 
 pub(super) fn write<S: Store + ?Sized>(
@@ -250,9 +258,7 @@ pub(super) fn write<S: Store + ?Sized>(
     match volume.write(&opened.caller, opened.object, head.offset, data, stability, server.time) {
         Ok(Progress::Done(done)) => {
             server.pieces.clear();
-            let verifier = server.verifier(&opened);
-            append_write(cursor, done, verifier)?;
-            server.limit_write(cursor, &opened, done.count)
+            server.end_write(cursor, &opened, done)
         }
         Ok(Progress::Later(ticket)) => Err(later(&opened, ticket, Resume::Write(opened))),
         Err(blocked) => {

@@ -43,8 +43,8 @@ pub(super) fn savefh<S: Store + ?Sized>(_: &mut Server<'_, S>, cursor: &mut Curs
 }
 
 pub(super) fn restorefh<S: Store + ?Sized>(_: &mut Server<'_, S>, cursor: &mut Cursor<'_>, _: &()) -> Step {
-    // 8881-18.27.3: not NOFILEHANDLE.
-    cursor.current = Some(cursor.saved.ok_or(Status4::RestoreFh)?);
+    // Version 4.0 had NFS4ERR_RESTOREFH for that (8881-15.1.16.4).
+    cursor.current = Some(cursor.saved.ok_or(Status4::NoFilehandle)?);
     cursor.current_state = cursor.saved_state;
     Ok(())
 }

@@ -10,7 +10,7 @@ use stag_state::open::{OpenFault, ShareModes};
 use stag_state::session::Session;
 use stag_state::stateid::{Revoked, StateFault, StateIndex, StateKind, StateToken};
 use stag_state::{FileKey, Held, LockRefused, LockRequest, Range};
-use stag_vfs::{FsError, ObjectKind, OctetLock, Store};
+use stag_vfs::{ObjectKind, OctetLock, Store};
 use stag_wire::nfs4::lock::{LockArguments4, LockDenied, LockKind, Locker, LocktArguments, LockuArguments};
 use stag_wire::nfs4::open::StateOwner;
 use stag_wire::nfs4::session::TestStateidArguments;
@@ -151,17 +151,6 @@ fn denied_by(cursor: &mut Cursor<'_>, lock: &OctetLock, owner: StateOwner<'_>) -
     }
 }
 
-/// The status of a lock that failed below: one that LOCK may have (8881-15.2).
-const fn below_status(error: FsError) -> Status4 {
-    match error {
-        FsError::AccessDenied | FsError::NotPermitted => Status4::Access,
-        FsError::ReadOnly => Status4::RoFs,
-        FsError::Stale => Status4::Stale,
-        FsError::Busy => Status4::Delay,
-        _ => Status4::ServerFault,
-    }
-}
-
 pub(super) fn lock<S: Store + ?Sized>(
     server: &mut Server<'_, S>,
     cursor: &mut Cursor<'_>,
@@ -205,7 +194,7 @@ pub(super) fn lock<S: Store + ?Sized>(
     }
     match below::strengthen(server.exports, locking, opened.share, &request, server.now) {
         Err(waits) => return Err(Stop::Waits(waits)),
-        Ok(Err(error)) => return Err(below_status(error).into()),
+        Ok(Err(error)) => return Err(error.into()),
         Ok(Ok(Some(_))) if arguments.is_reclaim => return Err(Status4::ReclaimConflict.into()),
         Ok(Ok(Some(found))) => return Err(denied_below(cursor, &found)),
         Ok(Ok(None)) => {}
@@ -267,7 +256,7 @@ pub(super) fn lockt<S: Store + ?Sized>(
     }
     match below::find(server.exports, locking, opened.share, &request) {
         Err(waits) => Err(Stop::Waits(waits)),
-        Ok(Err(error)) => Err(below_status(error).into()),
+        Ok(Err(error)) => Err(error.into()),
         Ok(Ok(Some(found))) => Err(denied_below(cursor, &found)),
         Ok(Ok(None)) => Ok(()),
     }

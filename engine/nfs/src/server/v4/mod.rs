@@ -155,7 +155,8 @@ enum At {
 enum Place {
     Here(At),
     /// To the object with this handle, which another reactor has: a COMPOUND whose first handle was of this one may name it for RENAME
-    /// or LINK. These answer NFS4ERR_XDEV, as no other operation may (8881-15.2).
+    /// or LINK. These answer NFS4ERR_XDEV, as no other operation may (8881-15.2): the others have NFS4ERR_SERVERFAULT, and LOCKT what
+    /// [`status::answered`] makes of it.
     Elsewhere([u8; HANDLE_LEN]),
 }
 

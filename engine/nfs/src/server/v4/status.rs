@@ -5,6 +5,7 @@ use stag_state::session::SessionRefused;
 use stag_state::slot::SequenceFault;
 use stag_vfs::FsError;
 use stag_wire::nfs4::Status4;
+use stag_wire::nfs4::operation::Operation4;
 
 /// The status of an error of a store or of the policy above it. Where an operation has another one for its case, it says so
 /// before it asks.
@@ -36,6 +37,25 @@ pub(in crate::server) const fn status4(error: FsError) -> Status4 {
         FsError::BadKind => Status4::BadType,
         FsError::Fault => Status4::ServerFault,
     }
+}
+
+/// What an operation that fails with `status` answers: the nearest status that it may (8881-15.2). Stores fail in ways that not each
+/// operation has a status for.
+pub(super) fn answered(operation: Operation4, status: Status4) -> Status4 {
+    if operation.may_fail_with(status) {
+        return status;
+    }
+    let near = match status {
+        Status4::Perm => Status4::Access,
+        // Not a name in it, but the object itself is gone.
+        Status4::NoEnt => Status4::Stale,
+        Status4::NxIo => Status4::Io,
+        Status4::IsDir | Status4::NotDir | Status4::Symlink => Status4::WrongType,
+        _ => Status4::ServerFault,
+    };
+    // LOCKT has no status that says what went wrong here: this one is at least not about the lock.
+    let nearest = [near, Status4::ServerFault, Status4::Access];
+    nearest.into_iter().find(|near| operation.may_fail_with(*near)).unwrap_or(status)
 }
 
 /// Of EXCHANGE_ID (8881-18.35.4).
@@ -77,5 +97,69 @@ pub(super) const fn destroy_status(refused: DestroyRefused) -> Status4 {
     match refused {
         DestroyRefused::StaleClient => Status4::StaleClientid,
         DestroyRefused::Busy => Status4::ClientidBusy,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STORES: [FsError; 26] = [
+        FsError::NotPermitted,
+        FsError::NotFound,
+        FsError::Io,
+        FsError::NoAddress,
+        FsError::NoDevice,
+        FsError::AccessDenied,
+        FsError::Exists,
+        FsError::CrossDevice,
+        FsError::NotDirectory,
+        FsError::IsDirectory,
+        FsError::Invalid,
+        FsError::TooLarge,
+        FsError::NoSpace,
+        FsError::ReadOnly,
+        FsError::TooManyLinks,
+        FsError::NameTooLong,
+        FsError::NotEmpty,
+        FsError::OverQuota,
+        FsError::Stale,
+        FsError::BadHandle,
+        FsError::NotSame,
+        FsError::Busy,
+        FsError::BadCookie,
+        FsError::NotSupported,
+        FsError::BadKind,
+        FsError::Fault,
+    ];
+
+    /// 8881-15.2: whatever fails in a store, an operation that asks one answers what it may.
+    #[test]
+    fn an_operation_fails_only_as_it_may() {
+        for number in 0..80 {
+            let Ok(operation) = Operation4::lookup(number, 2) else { continue };
+            // GETFH does not ask, nor do those that know of no files.
+            let asks_a_store = operation.may_fail_with(Status4::Stale) && operation != Operation4::Getfh;
+            for error in STORES {
+                let answered = answered(operation, status4(error));
+                assert!(!asks_a_store || operation.may_fail_with(answered), "{operation:?}: {answered:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_nearest_status_is_answered() {
+        for (operation, status, expected) in [
+            (Operation4::Lookup, Status4::NoEnt, Status4::NoEnt),
+            (Operation4::Getattr, Status4::NoEnt, Status4::Stale),
+            (Operation4::Read, Status4::Perm, Status4::Access),
+            (Operation4::Lock, Status4::Io, Status4::ServerFault),
+            // Another reactor's file, and a disk that fails: there is no NFS4ERR_SERVERFAULT for it.
+            (Operation4::Lockt, Status4::ServerFault, Status4::Access),
+            (Operation4::Lockt, Status4::Io, Status4::Access),
+            (Operation4::Lockt, Status4::NoEnt, Status4::Stale),
+        ] {
+            assert_eq!(answered(operation, status), expected, "{operation:?}: {status:?}");
+        }
     }
 }

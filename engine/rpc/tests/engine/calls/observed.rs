@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, World};
+use stag_fabric::sim::{FaultPlan, Odds, World};
 use stag_rpc::{
     Call, Chunks, ConnectionEvent, ConnectionId, Deferred, Observed, Outcome, Procedure, ProcedureStatistics,
     Reply, Service, Services, Token, WAIT_BOUNDS_MICROSECONDS,
@@ -113,7 +113,11 @@ struct Lab {
 
 impl Lab {
     fn new() -> Lab {
-        let world = World::new(1, FaultPlan::default());
+        Lab::with(FaultPlan::default())
+    }
+
+    fn with(plan: FaultPlan) -> Lab {
+        let world = World::new(1, plan);
         let mut server = Node::new(&world, "server", small(), 1 << 20, |_| Observed::new((Slow::default(),)));
         server.engine.listen("server").expect("the address is free");
         let mut client = Node::new(&world, "client", small(), 1 << 20, |_| ());
@@ -175,8 +179,22 @@ fn calls_are_counted_by_procedure() {
     let now = lab.found("NOW");
     assert_eq!((now.program, now.calls, now.late), (PROGRAM, 3, 0));
     assert_eq!(lab.found("HIGH").calls, 1);
-    // The engine answers NULL.
-    assert_eq!(lab.observed().procedures().count(), 2);
+    assert_eq!(lab.observed().procedures().count(), 3);
+}
+
+/// The engine answers NULL for the service, where it arrived or not.
+#[test]
+fn null_is_counted_and_not_timed() {
+    for in_place in [Odds::NEVER, Odds::ALWAYS] {
+        let mut lab = Lab::with(FaultPlan { in_place, ..FaultPlan::default() });
+        for _ in 0..65 {
+            lab.begin(0);
+            lab.end();
+        }
+        let null = lab.found("NULL");
+        assert_eq!((null.program, null.version, null.calls), (PROGRAM, 3, 65));
+        assert_eq!(null.executed.iter().sum::<u64>(), 0);
+    }
 }
 
 #[test]
