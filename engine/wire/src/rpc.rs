@@ -487,16 +487,11 @@ impl<'a> ReplyHeader<'a> {
     }
 }
 
-/// The header of a successful Reply with an empty verifier, the most frequent of all.
-#[inline]
-const fn success(xid: u32) -> [u32; 6] {
-    [xid, msg_type::REPLY, reply_stat::MSG_ACCEPTED, flavor::AUTH_NONE, 0, accept_stat::SUCCESS]
-}
-
-/// Writes the header of a successful Reply with an empty verifier.
+/// Writes the header of a successful Reply with an empty verifier, the most frequent of all.
 #[inline]
 pub fn emit_success(writer: &mut Writer<'_>, xid: u32) -> Result<(), Overflow> {
-    put_words::<6, REPLY_HEADER_LEN_MIN>(writer, success(xid))
+    let words = [xid, msg_type::REPLY, reply_stat::MSG_ACCEPTED, flavor::AUTH_NONE, 0, accept_stat::SUCCESS];
+    put_words::<6, REPLY_HEADER_LEN_MIN>(writer, words)
 }
 
 /// Reads the header of a Reply if it is what [`emit_success`] writes. `false`: nothing was read; [`ReplyHeader::parse`]
@@ -510,15 +505,11 @@ pub fn take_success(reader: &mut Reader<'_>, xid: u32) -> bool {
         && reader.array::<REPLY_HEADER_LEN_MIN>().is_ok()
 }
 
-/// What follows the xid in the header that [`emit_success`] writes.
+/// What follows the xid in the header that [`emit_success`] writes: all of it is 0 but the first word.
 const SUCCESS: [u8; REPLY_HEADER_LEN_MIN - 4] = {
-    let words = success(0);
+    assert!(reply_stat::MSG_ACCEPTED | flavor::AUTH_NONE | accept_stat::SUCCESS == 0);
     let mut octets = [0; REPLY_HEADER_LEN_MIN - 4];
-    let mut at = 0;
-    while at < octets.len() {
-        octets[at] = words[1 + at / 4].to_be_bytes()[at % 4];
-        at += 1;
-    }
+    octets[3] = msg_type::REPLY as u8;
     octets
 };
 
