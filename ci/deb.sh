@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Debian packages of the programs.
 #   ci/deb.sh            builds target/debian/stag_VERSION_ARCH.deb and stagd_VERSION_ARCH.deb
-#   ci/deb.sh --check    also installs them into a clean Debian root, runs them there, upgrades and removes them (as root)
+#   ci/deb.sh --check    also installs them into a clean Debian root, runs them there, upgrades and removes them (as root); if the guest of
+#                        ci/lab was built, the kernel in it mounts what they serve, and the upgrade is under that mount
 # PROFILE names cargo's profile (default: dist).
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,9 +14,9 @@ folder=target/debian
 version=$(sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' Cargo.toml)
 arch=$(dpkg --print-architecture)
 
-# package NAME DESCRIPTION DEPENDS: packs $folder/NAME.
+# package NAME DESCRIPTION DEPENDS [FOLDER]: packs $folder/NAME, into another folder than that.
 package() {
-    local name=$1 description=$2 depends=$3 root=$folder/$1 size
+    local name=$1 description=$2 depends=$3 to=${4:-$folder} root=$folder/$1 size
     size=$(du -sk "$root" | cut -f1)
     mkdir -p "$root/DEBIAN"
     cat > "$root/DEBIAN/control" <<END
@@ -29,14 +30,20 @@ Section: net
 Priority: optional
 Description: $description
 END
-    dpkg-deb --build --root-owner-group "$root" "$folder/${name}_${version}_$arch.deb" >/dev/null
-    echo "$folder/${name}_${version}_$arch.deb"
+    dpkg-deb --build --root-owner-group "$root" "$to/${name}_${version}_$arch.deb" >/dev/null
+    echo "$to/${name}_${version}_$arch.deb"
+}
+
+# package_both [FOLDER]
+package_both() {
+    package stag "tool for RPC over RDMA: copies files, measures, checks, explains" "libc6 (>= ${libc#GLIBC_})" "$@"
+    package stagd "NFS server over RDMA and TCP, in user space" "libc6 (>= ${libc#GLIBC_}), stag (= $version)" "$@"
 }
 
 build() {
     build_programs "$profile"
-    local programs=target/$profile libc
-    [ "$profile" != dev ] || programs=target/debug
+    local programs=${CARGO_TARGET_DIR:-target}/$profile
+    [ "$profile" != dev ] || programs=${CARGO_TARGET_DIR:-target}/debug
     rm -rf "$folder"
     mkdir -p "$folder"
     # The oldest C library that has the symbols which the programs use.
@@ -62,8 +69,26 @@ build() {
     echo /etc/stag/stagd.toml > "$folder/stagd/DEBIAN/conffiles"
     install -m 755 apps/package/postinst apps/package/prerm "$folder/stagd/DEBIAN/"
 
-    package stag "tool for RPC over RDMA: copies files, measures, checks, explains" "libc6 (>= ${libc#GLIBC_})"
-    package stagd "NFS server over RDMA and TCP, in user space" "libc6 (>= ${libc#GLIBC_}), stag (= $version)"
+    package_both
+}
+
+# The same programs as packages of an earlier version, in $folder/earlier: dpkg calls the scripts of an upgrade, and knows which version it was.
+build_earlier() {
+    mkdir -p "$folder/earlier"
+    version="0~earlier" package_both "$folder/earlier" >/dev/null
+}
+
+# In the guest of ci/lab: a kernel that mounts.
+check_mount() {
+    # shellcheck source=ci/lab/cache.sh
+    . ci/lab/cache.sh
+    [ -e "$LAB_CACHE/root.ext4" ] || { echo "deb: not mounted: there is no guest; ci/lab/build.sh 6.1 makes it"; return; }
+    local payload log=$folder/guest.log
+    payload=$(mktemp -d)
+    cp -r "$folder"/*.deb "$folder/earlier" "$payload/"
+    ci/lab/boot.sh -l "$log" -p "$payload" deb.sh || { cat "$log"; rm -r "$payload"; exit 1; }
+    grep '^deb: ' "$log"
+    rm -r "$payload"
 }
 
 # A clean Debian in $1, of the release of this machine.
@@ -79,31 +104,38 @@ check() {
     [ "$(id -u)" = 0 ] || { echo "deb: SKIPPED: not root"; exit 77; }
     root=$(mktemp -d)
     server=''
-    trap '[ -z "$server" ] || kill "$server" 2>/dev/null; umount "$root/proc" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+    trap '[ -z "$server" ] || kill "$server" 2>/dev/null; umount "$root/proc" "$root/sys" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
     clean_root "$root" || { echo "deb: SKIPPED: debootstrap could not make a clean root"; exit 77; }
     mount -t proc proc "$root/proc"
+    # Which cores there are.
+    mount -t sysfs -o ro sysfs "$root/sys"
+    mkdir "$root/tmp/earlier"
     cp "$folder"/*.deb "$root/tmp/"
+    cp "$folder"/earlier/*.deb "$root/tmp/earlier/"
     inside() { chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root "$@"; }
 
-    inside sh -c 'dpkg -i /tmp/stag_*.deb /tmp/stagd_*.deb' >/dev/null
+    inside sh -c 'dpkg -i /tmp/earlier/*.deb' >/dev/null
     inside stagd --version
     inside test -s /usr/share/man/man8/stagd.8.gz -a -s /usr/share/bash-completion/completions/stagd
     inside stagd --config /etc/stag/stagd.toml --check --memory 64M >/dev/null
+    # Root of a client is nobody at this server, and is to write here.
+    inside chown nobody:nogroup /srv/stag
     # It serves what the configuration says, until it is told to stop.
     inside stagd --config /etc/stag/stagd.toml --memory 64M --listen shm://deb-check-$$ --json >"$root/tmp/log" &
     server=$!
     until grep -q '"ready"' "$root/tmp/log"; do kill -0 "$server"; sleep 0.2; done
     inside sh -c "echo text > /tmp/file && stag put /tmp/file shm://deb-check-$$/data/file && stag ls shm://deb-check-$$/data" |
         grep -q file
+    # An upgrade keeps the configuration, and the server that runs; a removal keeps the files.
+    echo '# changed' >> "$root/etc/stag/stagd.toml"
+    inside sh -c 'dpkg -i /tmp/stag_*.deb /tmp/stagd_*.deb' >/dev/null
+    [ "$(inside dpkg-query -W -f '${Version}' stagd)" = "$version" ]
+    grep -q '# changed' "$root/etc/stag/stagd.toml"
     inside stag admin exports | grep -q /data
     inside stag admin stop >/dev/null
     wait "$server"
     server=''
     inside test -s /srv/stag/file
-    # An upgrade keeps the configuration; a removal keeps the files.
-    echo '# changed' >> "$root/etc/stag/stagd.toml"
-    inside sh -c 'dpkg -i /tmp/stag_*.deb /tmp/stagd_*.deb' >/dev/null
-    grep -q '# changed' "$root/etc/stag/stagd.toml"
     inside dpkg -r stagd stag >/dev/null
     inside test -e /srv/stag/file -a ! -e /usr/bin/stagd -a -e /etc/stag/stagd.toml
     inside dpkg -P stagd >/dev/null
@@ -112,4 +144,4 @@ check() {
 }
 
 build
-[ "${1:-}" != --check ] || check
+[ "${1:-}" != --check ] || { build_earlier; check; check_mount; }

@@ -200,6 +200,11 @@ pub struct ClientState {
     pub streams: u32,
     /// Calls on these connections.
     pub calls: u64,
+    /// Octets of files that it read and wrote, over all its connections since the server started.
+    #[serde(default)]
+    pub read_bytes: u64,
+    #[serde(default)]
+    pub written_bytes: u64,
     /// Credits granted over RDMA, and those in use.
     pub granted: u32,
     pub used: u32,
@@ -301,6 +306,11 @@ pub struct ExportState {
     pub bytes_free: Option<u64>,
     pub files_total: Option<u64>,
     pub files_free: Option<u64>,
+    /// Octets of its files that clients read and wrote, since the server started.
+    #[serde(default)]
+    pub read_bytes: u64,
+    #[serde(default)]
+    pub written_bytes: u64,
     /// Limits in octets per second of READ and WRITE: of all clients together, and of each.
     #[serde(default)]
     pub rate: Option<u64>,

@@ -140,14 +140,16 @@ fn record(socket: &Path, out: &mut Output) -> Result<(), CommandFailure> {
 
 fn clients(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
     out.line(format_args!(
-        "{:<39} {:>5} {:>5} {:>12} {:>7} {:>7}",
-        "client", "RDMA", "TCP", "Calls", "credits", "waiting"
+        "{:>5} {:>5} {:>12} {:>10} {:>10} {:>7} {:>7}  client",
+        "RDMA", "TCP", "Calls", "read", "written", "credits", "waiting"
     ))?;
     for client in &state.clients {
-        out.line(format_args!(
-            "{:<39} {:>5} {:>5} {:>12} {:>7} {:>7}",
-            client.client, client.connections, client.streams, client.calls, client.granted, client.waiting
-        ))?;
+        let [read, written] = [client.read_bytes, client.written_bytes].map(|bytes| Size(bytes).to_string());
+        let figures = format!(
+            "{:>5} {:>5} {:>12} {read:>10} {written:>10} {:>7} {:>7}  ",
+            client.connections, client.streams, client.calls, client.granted, client.waiting
+        );
+        out.line(beside_or_below(&figures, &client.client, columns()))?;
         out.object(client)?;
     }
     out.line(count(state.clients.len() as u64, "client"))
@@ -198,13 +200,18 @@ fn locks(holdings: &HoldingsState, out: &mut Output) -> Result<(), CommandFailur
 }
 
 fn exports(state: &ServerState, out: &mut Output) -> Result<(), CommandFailure> {
-    out.line(format_args!("{:>10} {:>10} {:>10} {:>10}  export", "size", "free", "limit", "each"))?;
+    out.line(format_args!(
+        "{:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  export",
+        "size", "free", "read", "written", "limit", "each"
+    ))?;
     for export in &state.exports {
         let size = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), |bytes| Size(bytes).to_string());
         let figures = format!(
-            "{:>10} {:>10} {:>10} {:>10}  ",
+            "{:>10} {:>10} {:>10} {:>10} {:>10} {:>10}  ",
             size(export.bytes_total),
             size(export.bytes_free),
+            size(Some(export.read_bytes)),
+            size(Some(export.written_bytes)),
             size(export.rate),
             size(export.client_rate),
         );

@@ -54,6 +54,15 @@ struct Line {
     per_second: f64,
     /// Of a procedure, the mean time of Calls that waited; of a core, the part of its time that it was busy.
     value: Option<f64>,
+    #[serde(flatten)]
+    moved: Option<Moved>,
+}
+
+/// What a client moved in the window.
+#[derive(Debug, Serialize)]
+struct Moved {
+    read_bytes: u64,
+    written_bytes: u64,
 }
 
 impl Window {
@@ -71,17 +80,24 @@ impl Window {
                 name: format!("{} {}", program_name(new.program, new.version), new.name),
                 per_second: rate(new.calls, calls),
                 value: (late > 0).then(|| (new.late_seconds - waited).max(0.0) / late as f64),
+                moved: None,
             }
         });
         let operations = after.operations.iter().map(|new| {
             let old = before.operations.iter().find(|old| old.name == new.name);
             let per_second = rate(new.calls, old.map_or(0, |old| old.calls));
-            Line { name: new.name.clone(), per_second, value: None }
+            Line { name: new.name.clone(), per_second, value: None, moved: None }
         });
         let clients = after.clients.iter().map(|new| {
             let old = before.clients.iter().find(|old| old.client == new.client);
-            let per_second = rate(new.calls, old.map_or(0, |old| old.calls));
-            Line { name: new.client.clone(), per_second, value: None }
+            let (calls, read, written) =
+                old.map_or((0, 0, 0), |old| (old.calls, old.read_bytes, old.written_bytes));
+            let moved = Moved {
+                read_bytes: new.read_bytes.saturating_sub(read),
+                written_bytes: new.written_bytes.saturating_sub(written),
+            };
+            let per_second = rate(new.calls, calls);
+            Line { name: new.client.clone(), per_second, value: None, moved: Some(moved) }
         });
         let cores = after.cores.iter().zip(&before.cores).map(|(new, old)| {
             let busy = (new.busy_seconds - old.busy_seconds) / seconds;
@@ -89,6 +105,7 @@ impl Window {
                 name: format!("core {}", new.core),
                 per_second: rate(new.calls, old.calls),
                 value: Some(busy.clamp(0.0, 1.0)),
+                moved: None,
             }
         });
         let (new, old) = (&after.counters, &before.counters);
@@ -118,7 +135,7 @@ impl Window {
         let [rdma, tcp] = [self.rdma_bytes, self.tcp_bytes].map(|bytes| Rate(bytes, time));
         out.line(format_args!("{:.0} Calls/s, {rdma} by RDMA, {tcp} by TCP", self.calls_per_second))?;
         out.line(format_args!("{:<48} {:>12} {:>14}", "procedure", "Calls/s", "mean wait"))?;
-        for Line { name, per_second, value } in self.procedures.iter().take(procedures) {
+        for Line { name, per_second, value, .. } in self.procedures.iter().take(procedures) {
             let wait = value.map_or_else(|| "-".to_owned(), admin::mean_wait);
             out.line(format_args!("{name:<48} {per_second:>12.0} {wait:>14}"))?;
         }
@@ -128,12 +145,16 @@ impl Window {
         for Line { name, per_second, .. } in self.operations.iter().take(operations) {
             out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
         }
-        out.line(format_args!("{:<48} {:>12}", "client", "Calls/s"))?;
-        for Line { name, per_second, .. } in self.clients.iter().take(clients) {
-            out.line(format_args!("{name:<48} {per_second:>12.0}"))?;
+        out.line(format_args!("{:<39} {:>9} {:>12} {:>12}", "client", "Calls/s", "read", "written"))?;
+        for Line { name, per_second, moved, .. } in self.clients.iter().take(clients) {
+            let [read, written] = moved
+                .as_ref()
+                .map_or([0, 0], |moved| [moved.read_bytes, moved.written_bytes])
+                .map(|bytes| Rate(bytes, time).to_string());
+            out.line(format_args!("{name:<39} {per_second:>9.0} {read:>12} {written:>12}"))?;
         }
         out.line(format_args!("{:<48} {:>12} {:>14}", "core", "Calls/s", "busy"))?;
-        for Line { name, per_second, value } in self.cores.iter().take(cores) {
+        for Line { name, per_second, value, .. } in self.cores.iter().take(cores) {
             out.line(format_args!("{name:<48} {per_second:>12.0} {:>13.0}%", 100.0 * value.unwrap_or(0.0)))?;
         }
         Ok(())

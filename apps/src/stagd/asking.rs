@@ -6,7 +6,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 
 use stag::fabric::Peer;
 use stag::nfs::export::{Export, RateLimits, RateWaits};
-use stag::nfs::server::OperationStatistics;
+use stag::nfs::server::{OperationStatistics, Traffic, TrafficClient};
 use stag::rpc::{
     EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, ProcedureStatistics, Recording, ServedConnection,
     WAIT_BOUNDS_MICROSECONDS, sum_procedures,
@@ -144,7 +144,10 @@ impl Reactors {
             let usage = sum.usage().iter().find(|(found, _)| *found == path).map(|(_, usage)| usage);
             let waits = sum.limited().iter().filter(|(found, _)| *found == path);
             let rate = |rate: Option<NonZeroU64>| rate.map(NonZeroU64::get);
+            let Traffic { read, written } = sum.export_traffic(&path);
             ExportState {
+                read_bytes: read,
+                written_bytes: written,
                 rate: rate(limits.as_ref().and_then(RateLimits::all)),
                 client_rate: rate(limits.as_ref().and_then(RateLimits::each)),
                 limited: limits.is_some().then(|| limited(waits.map(|(_, waits)| waits))),
@@ -203,33 +206,33 @@ pub(super) fn client_name(peer: Option<&Peer>) -> String {
 /// The clients of all reactors, those with the most Calls first.
 fn clients(sum: &Snapshot) -> Vec<ClientState> {
     let mut clients: Vec<ClientState> = Vec::new();
-    let place = |clients: &mut Vec<ClientState>, name: String| match clients
-        .iter()
-        .position(|it| it.client == name)
-    {
-        Some(place) => place,
-        None => {
+    let place = |clients: &mut Vec<ClientState>, peer: Option<&Peer>| {
+        let name = client_name(peer);
+        clients.iter().position(|it| it.client == name).unwrap_or_else(|| {
+            let Traffic { read, written } = sum.client_traffic(TrafficClient::of(peer));
             clients.push(ClientState {
                 client: name,
                 connections: 0,
                 streams: 0,
                 calls: 0,
+                read_bytes: read,
+                written_bytes: written,
                 granted: 0,
                 used: 0,
                 waiting: 0,
             });
             clients.len() - 1
-        }
+        })
     };
     for ServedConnection { peer, is_stream, calls, .. } in sum.served() {
-        let place = place(&mut clients, client_name(peer.as_ref()));
+        let place = place(&mut clients, peer.as_ref());
         let client = &mut clients[place];
         client.connections += u32::from(!is_stream);
         client.streams += u32::from(*is_stream);
         client.calls += calls;
     }
     for gauge in sum.gauges() {
-        let place = place(&mut clients, client_name(gauge.peer.as_ref()));
+        let place = place(&mut clients, gauge.peer.as_ref());
         let client = &mut clients[place];
         client.granted += gauge.granted;
         client.used += gauge.used;

@@ -3,6 +3,7 @@
 //! Labels are bounded: the procedures and operations that are served, the cores, the exports, and the [`CLIENTS_MAX`] clients with the most
 //! Calls.
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::io::Cursor;
 use std::net::TcpListener;
@@ -18,7 +19,7 @@ use prometheus_client::registry::Registry;
 use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asking::Reactors;
-use crate::admin::{LimitedState, OperationState, ProcedureState, ServerState};
+use crate::admin::{ClientState, ExportState, LimitedState, OperationState, ProcedureState, ServerState};
 use crate::failure::CommandFailure;
 
 /// Clients with figures of their own. Those of all others are summed up as `other`.
@@ -216,7 +217,7 @@ impl Collector for Exposition {
             (
                 "export_bytes",
                 "Space of an export in memory",
-                (|it| it.bytes_total) as fn(&crate::admin::ExportState) -> Option<u64>,
+                (|it| it.bytes_total) as fn(&ExportState) -> Option<u64>,
             ),
             ("export_free_bytes", "Free space of an export in memory", |it| it.bytes_free),
             ("export_files", "Objects that an export in memory has room for", |it| it.files_total),
@@ -227,6 +228,7 @@ impl Collector for Exposition {
         }
 
         self.limits(&mut encoder)?;
+        self.traffic(&mut encoder)?;
 
         let (named, others) = state.clients.split_at(state.clients.len().min(CLIENTS_MAX));
         let client = |name: &str| [("client", name.to_owned())];
@@ -266,6 +268,38 @@ impl Exposition {
             "Times that an operation of NFSv4 waited for a disk or a limit",
             figures(|it| it.waits),
         )
+    }
+
+    /// Octets that were read and written. Clients that are not named have no figure, as the sum of them would fall when one is: it is
+    /// what the exports have beyond the named ones.
+    fn traffic(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let ServerState { exports, clients, .. } = &self.0;
+        for (name, help, value) in [
+            (
+                "export_read_bytes",
+                "Octets of an export's files that READ gave",
+                (|it| it.read_bytes) as fn(&ExportState) -> u64,
+            ),
+            ("export_written_bytes", "Octets of an export's files that WRITE took", |it| it.written_bytes),
+        ] {
+            let figures = exports.iter().map(|it| ([("export", it.path.clone())], value(it) as f64));
+            counter(encoder, name, help, figures.collect())?;
+        }
+        let mut named: Vec<&ClientState> = clients.iter().collect();
+        named.sort_by_key(|it| Reverse(it.read_bytes + it.written_bytes));
+        named.truncate(CLIENTS_MAX);
+        for (name, help, value) in [
+            (
+                "client_read_bytes",
+                "Octets that READ gave to a client that is connected, of those that moved the most",
+                (|it| it.read_bytes) as fn(&ClientState) -> u64,
+            ),
+            ("client_written_bytes", "Octets that WRITE took from such a client", |it| it.written_bytes),
+        ] {
+            let figures = named.iter().map(|it| ([("client", it.client.clone())], value(it) as f64));
+            counter(encoder, name, help, figures.collect())?;
+        }
+        Ok(())
     }
 
     /// The limits of exports, and what waited for them.
@@ -360,7 +394,7 @@ fn histogram<'p, L: EncodeLabelSet>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::{ClientState, CoreState, ExportState, PoolState};
+    use crate::admin::{CoreState, PoolState};
 
     fn state(clients: u32) -> ServerState {
         let client = |number: u32| ClientState {
@@ -368,6 +402,8 @@ mod tests {
             connections: 1,
             streams: 0,
             calls: 10,
+            read_bytes: u64::from(number),
+            written_bytes: 7,
             granted: 4,
             used: 1,
             waiting: 0,
@@ -413,6 +449,8 @@ mod tests {
                 bytes_free: Some(4096),
                 files_total: None,
                 files_free: None,
+                read_bytes: 30,
+                written_bytes: 4,
                 rate: Some(500 << 20),
                 client_rate: None,
                 limited: Some(LimitedState { calls: 9, bytes: 9 << 20, seconds: 1.5, waiting: 2 }),
@@ -456,6 +494,11 @@ mod tests {
             "stag_export_limited_seconds_total{export=\"/data\"} 1.5",
             "stag_export_limited_waiting{export=\"/data\"} 2.0",
             "stag_client_calls{client=\"10.0.0.0\"} 10.0",
+            "# TYPE stag_export_read_bytes counter",
+            "stag_export_read_bytes_total{export=\"/data\"} 30.0",
+            "stag_export_written_bytes_total{export=\"/data\"} 4.0",
+            "stag_client_read_bytes_total{client=\"10.0.0.0\"} 0.0",
+            "stag_client_written_bytes_total{client=\"10.0.0.0\"} 7.0",
             "# EOF",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
@@ -470,5 +513,8 @@ mod tests {
         assert_eq!(lines, CLIENTS_MAX + 1);
         assert!(text.contains("stag_client_calls{client=\"other\"} 9500.0"), "{text}");
         assert!(text.contains("stag_clients 1000.0"), "{text}");
+        let bytes = |client: u32| format!("stag_client_read_bytes_total{{client=\"10.0.3.{client}\"}} ");
+        assert_eq!(text.matches("stag_client_read_bytes_total{").count(), CLIENTS_MAX);
+        assert!(text.contains(&bytes(999 - 3 * 256)), "the client that moved most: {text}");
     }
 }

@@ -1,11 +1,14 @@
 //! The server's report: where it listens, its counters, and its totals at the end.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Serialize;
 use stag::memory::Ledger;
 use stag::nfs::export::RateWaits;
-use stag::nfs::server::{OperationStatistics, ServicesWithLocks, SharedLocking};
+use stag::nfs::server::{
+    OperationStatistics, ServicesWithLocks, Share, SharedLocking, Traffic, TrafficClient,
+};
 use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ServedConnection};
 use stag::runtime::{CoreId, ReactorStatistics};
 use stag::vfs::{Store, Usage};
@@ -53,6 +56,9 @@ pub(super) struct Snapshot {
     usage: Vec<(String, Usage)>,
     /// What waited for the limits of exports.
     limited: Vec<(String, RateWaits)>,
+    /// What was read and written, of each export and by each client.
+    exports_traffic: Vec<(String, Traffic)>,
+    clients_traffic: HashMap<TrafficClient, Traffic>,
     pools: Vec<PoolUse>,
 }
 
@@ -72,12 +78,9 @@ impl Snapshot {
         ledger: &Ledger,
         uptime: Duration,
     ) -> Snapshot {
-        let (procedures, operations, usage, limited) = match engine.services_mut() {
-            Some(programs) => {
-                let operations = programs.get_mut().1.operations();
-                (programs.procedures().cloned().collect(), operations, usage(programs), limited(programs))
-            }
-            None => Default::default(),
+        let mut snapshot = match engine.services_mut() {
+            Some(programs) => Snapshot::of_services(programs),
+            None => Snapshot::default(),
         };
         let pools = ledger.pools().iter().map(|pool| PoolUse {
             name: pool.name(),
@@ -85,6 +88,7 @@ impl Snapshot {
             units: pool.units(),
             units_free: pool.free_units(),
         });
+        snapshot.pools = pools.collect();
         Snapshot {
             uptime,
             counters: engine.statistics().into(),
@@ -93,11 +97,29 @@ impl Snapshot {
             credits: CreditSnapshot::take(engine),
             connections: (engine.connection_count(), engine.stream_count()),
             served: engine.served_connections().collect(),
+            ..snapshot
+        }
+    }
+
+    /// What the services know.
+    fn of_services(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Snapshot {
+        let procedures = programs.procedures().cloned().collect();
+        let services = programs.get_mut();
+        let operations = services.1.operations();
+        let exports = services.0.exports().borrow();
+        let served = || exports.shares().iter().filter(|share| !share.is_removed());
+        let path = |share: &Share<dyn Store>| share.export().path.clone();
+        // The space of exports in memory. Asking a disk could take long.
+        let in_memory = served().filter(|share| !share.volume().profile().can.is_at_every_reactor);
+        let usage = in_memory.filter_map(|share| Some((path(share), share.volume().store().usage().ok()?)));
+        Snapshot {
             procedures,
             operations,
-            usage,
-            limited,
-            pools: pools.collect(),
+            usage: usage.collect(),
+            limited: served().filter_map(|share| Some((path(share), share.rate_waits()?))).collect(),
+            exports_traffic: served().map(|share| (path(share), share.traffic())).collect(),
+            clients_traffic: exports.clients_traffic(),
+            ..Snapshot::default()
         }
     }
 
@@ -144,6 +166,19 @@ impl Snapshot {
         &self.limited
     }
 
+    /// What was read and written of an export, at all reactors.
+    pub(super) fn export_traffic(&self, path: &str) -> Traffic {
+        let mut sum = Traffic::default();
+        let found = self.exports_traffic.iter().filter(|(found, _)| *found == path);
+        found.for_each(|(_, moved)| sum += *moved);
+        sum
+    }
+
+    /// What a client read and wrote, at all reactors.
+    pub(super) fn client_traffic(&self, client: TrafficClient) -> Traffic {
+        self.clients_traffic.get(&client).copied().unwrap_or_default()
+    }
+
     /// Locks that are held, and requests that wait.
     pub(super) fn locks(&self) -> (u32, u32) {
         self.locks.now()
@@ -174,27 +209,14 @@ impl std::ops::AddAssign<&Snapshot> for Snapshot {
         self.operations.extend_from_slice(&other.operations);
         self.usage.extend_from_slice(&other.usage);
         self.limited.extend_from_slice(&other.limited);
+        self.exports_traffic.extend_from_slice(&other.exports_traffic);
+        for (client, moved) in &other.clients_traffic {
+            *self.clients_traffic.entry(*client).or_default() += *moved;
+        }
         if let Some(work) = other.device {
             *self.device.get_or_insert_default() += work;
         }
     }
-}
-
-/// The space of exports in memory. Asking a disk could take long.
-fn usage(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, Usage)> {
-    let exports = programs.get_mut().0.exports().borrow();
-    let served = exports.shares().iter().filter(|share| !share.is_removed());
-    let in_memory = served.filter(|share| !share.volume().profile().can.is_at_every_reactor);
-    let usage = in_memory
-        .filter_map(|share| Some((share.export().path.clone(), share.volume().store().usage().ok()?)));
-    usage.collect()
-}
-
-/// What waited for the limits of each export that has any.
-fn limited(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Vec<(String, RateWaits)> {
-    let exports = programs.get_mut().0.exports().borrow();
-    let served = exports.shares().iter().filter(|share| !share.is_removed());
-    served.filter_map(|share| Some((share.export().path.clone(), share.rate_waits()?))).collect()
 }
 
 /// The work of all reactors.

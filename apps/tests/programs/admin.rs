@@ -339,10 +339,14 @@ fn metrics_are_served_over_http() {
         "stag_call_execute_seconds_count{program=\"100003\",version=\"3\",procedure=\"WRITE\"}",
         "stag_memory_part_bytes{part=",
         "stag_export_bytes{export=\"/data\"}",
+        "stag_export_written_bytes_total{export=\"/data\"}",
         "# EOF",
     ] {
         assert!(metrics.contains(part), "{part} is not in {metrics}");
     }
+    let export = &operated.objects(&["exports"])[0];
+    assert_eq!(export["written_bytes"], 1 << 20, "{export}");
+    assert!(export["read_bytes"].as_u64() >= Some(1 << 20), "{export}");
     // What the dashboard asks for is there: the names of its queries, without what a counter or a histogram adds.
     let dashboard = include_str!("../../package/grafana-dashboard.json");
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();

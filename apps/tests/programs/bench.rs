@@ -200,7 +200,7 @@ fn others_are_measured_on_the_same_cores_and_what_is_absent_is_named() {
         &folder,
         "ucx_perftest",
         &format!(
-            "{ports}\ncase \" $* \" in *' 127.0.0.1 '*) echo 'Final: 1000 0.200 0.250 0.250 240.0 250.0 4000000 \
+            "{ports}\ncase \" $* \" in *' 127.0.0.1 '*) echo '1000 0.200 0.250 0.250 240.0 250.0 4000000 \
              3900000';; *) {listen};; esac"
         ),
     );

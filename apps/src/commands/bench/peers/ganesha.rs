@@ -6,7 +6,7 @@ use std::process::Stdio;
 
 use stag_bench::null_over_tcp::{self, NullOverTcp};
 
-use super::tools::{Running, find, free_port, pinned, wait_for};
+use super::tools::{Running, find, free_port, pinned, version, wait_for};
 use super::{MissingProgram, PeerRow, PeerSetup};
 use crate::demo::server::{Server, ServerConfig};
 use crate::values::Poll;
@@ -66,7 +66,9 @@ fn stagd(setup: &PeerSetup) -> Vec<Result<PeerRow, MissingProgram>> {
         Err(error) => return failed("stagd", error.to_string()),
     };
     let address = server.ready["url"].as_str().and_then(|url| url.strip_prefix("tcp://")).unwrap_or_default();
-    measured("stagd", "", address, setup).into_iter().map(Ok).collect()
+    let version = Some(crate::version::VERSION.to_owned());
+    let rows = measured("stagd", "", address, setup).into_iter();
+    rows.map(|row| Ok(PeerRow { version: version.clone(), ..row })).collect()
 }
 
 fn ganesha(setup: &PeerSetup) -> Vec<Result<PeerRow, MissingProgram>> {
@@ -80,7 +82,9 @@ fn ganesha(setup: &PeerSetup) -> Vec<Result<PeerRow, MissingProgram>> {
             let differs = "the same client, which calls nothing but NULL. Ganesha's threads sleep and wake each other, \
                            all on the server's core; stagd polls.";
             let address = format!("127.0.0.1:{port}");
-            measured(WHO, differs, &address, setup).into_iter().map(Ok).collect()
+            let version = version(&program, "-v", "Release");
+            let rows = measured(WHO, differs, &address, setup).into_iter();
+            rows.map(|row| Ok(PeerRow { version: version.clone(), ..row })).collect()
         }
         Err(error) => failed(WHO, error),
     }

@@ -122,11 +122,18 @@ fn between(
     output_of(client)
 }
 
-/// The first line that a program says of its version.
-fn version(program: &Path, flag: &str) -> Option<String> {
+/// What a program says of its version: the first line that has `name` in it.
+pub(super) fn version(program: &Path, flag: &str, name: &str) -> Option<String> {
     let output = Command::new(program).arg(flag).stdin(Stdio::null()).output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    text.lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_owned)
+    let line = text.lines().find(|line| line.contains(name))?;
+    Some(line.trim_start_matches('#').trim().to_owned())
+}
+
+/// The version of UCX. `ucx_perftest` itself does not tell: its `-v` is another form of its results.
+fn ucx_version() -> Option<String> {
+    let program = find("ucx_info", "ucx-utils").ok()?;
+    version(&program, "-v", "Version").map(|line| format!("UCX {line}"))
 }
 
 fn row(who: String, differs: &str, found: Result<PeerRow, String>) -> PeerRow {
@@ -147,16 +154,17 @@ struct UcxResult {
     messages_per_second: f64,
 }
 
-/// Reads the last line: iterations; latency as median, mean, overall; bandwidth and message rate as mean, overall.
+/// Reads the last line: iterations; latency as median, mean, overall; bandwidth and message rate as mean, overall. Without `-f` it begins
+/// with "Final:".
 fn ucx_result(text: &str) -> Result<UcxResult, String> {
-    let line = text.lines().rev().find_map(|line| line.trim().strip_prefix("Final:"));
-    let numbers: Vec<f64> =
-        line.unwrap_or_default().split_ascii_whitespace().map_while(|word| word.parse().ok()).collect();
-    match numbers[..] {
-        [_, one_way_us, _, _, _, mebibytes_per_second, _, messages_per_second] => {
+    let line = text.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+    let words = line.strip_prefix("Final:").unwrap_or(line).split_ascii_whitespace();
+    let numbers: Option<Vec<f64>> = words.map(|word| word.parse().ok()).collect();
+    match numbers.as_deref() {
+        Some(&[_, one_way_us, _, _, _, mebibytes_per_second, _, messages_per_second]) => {
             Ok(UcxResult { one_way_us, mebibytes_per_second, messages_per_second })
         }
-        _ => Err("it printed no line \"Final:\" with eight numbers".to_owned()),
+        _ => Err("its last line is not eight numbers".to_owned()),
     }
 }
 
@@ -184,9 +192,9 @@ pub(super) fn ucx_round_trip(
     setup: &PeerSetup,
     [transports, name]: [&str; 2],
 ) -> Result<PeerRow, MissingProgram> {
-    let program = find("ucx_perftest", "ucx-utils")?;
+    find("ucx_perftest", "ucx-utils")?;
     let found = ucx(setup, transports, "tag_lat", 64, 100_000).map(|found| PeerRow {
-        version: version(&program, "-v").filter(|line| line.contains("UCX")),
+        version: ucx_version(),
         round_trip_ns: Some(2e3 * found.one_way_us),
         ..PeerRow::default()
     });
@@ -199,6 +207,7 @@ pub(super) fn ucx_round_trip(
 pub(super) fn ucx_data(setup: &PeerSetup, [transports, name]: [&str; 2]) -> Result<PeerRow, MissingProgram> {
     find("ucx_perftest", "ucx-utils")?;
     let found = ucx(setup, transports, "tag_bw", 1 << 20, 2_000).map(|found| PeerRow {
+        version: ucx_version(),
         per_second: Some(found.messages_per_second),
         bytes_per_second: Some(found.mebibytes_per_second * f64::from(1 << 20)),
         ..PeerRow::default()
@@ -230,9 +239,13 @@ pub(super) fn fabric_round_trip(setup: &PeerSetup, provider: &str) -> Result<Pee
             command.args(["-P", &port.to_string(), "127.0.0.1"]);
         }
     });
-    let found = found
-        .and_then(|text| pingpong_one_way(&text))
-        .map(|one_way| PeerRow { round_trip_ns: Some(2e3 * one_way), ..PeerRow::default() });
+    let found = found.and_then(|text| pingpong_one_way(&text)).map(|one_way| PeerRow {
+        version: find("fi_info", "libfabric-bin")
+            .ok()
+            .and_then(|info| version(&info, "--version", "libfabric")),
+        round_trip_ns: Some(2e3 * one_way),
+        ..PeerRow::default()
+    });
     let differs = "a message of 64 octets there and one back, the mean and not the median. It prints half a round trip, \
                    doubled here.";
     Ok(row(format!("fi_pingpong, {provider}"), differs, found))
@@ -261,7 +274,7 @@ pub(super) fn iperf(setup: &PeerSetup) -> Result<PeerRow, MissingProgram> {
         command.args(["-p", &port.to_string()]);
     });
     let found = found.and_then(|text| iperf_result(&text)).map(|octets| PeerRow {
-        version: version(&program, "--version"),
+        version: version(&program, "--version", "iperf"),
         bytes_per_second: Some(octets),
         ..PeerRow::default()
     });
@@ -276,8 +289,11 @@ mod tests {
 
     /// As UCX 1.13 prints it with `-f`.
     const UCX: &str = "\
-[1700000000.1] [host:1:0] perftest.c:1 UCX  WARN  CPU affinity is not set\n\
-Final:                100000      0.210     0.245     0.251      249.11      243.17     4081389     3984102\n";
++--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+
+|     Test     | # iterations | 50.0%ile | average | overall |  average |  overall |  average  |  overall  |
++--------------+--------------+----------+---------+---------+----------+----------+-----------+-----------+
+                      100000      0.210     0.245     0.251      249.11     243.17     4081389     3984102
+";
 
     /// As libfabric 1.17 prints it.
     const PINGPONG: &str = "\
@@ -291,6 +307,9 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
         let expected =
             UcxResult { one_way_us: 0.21, mebibytes_per_second: 243.17, messages_per_second: 3_984_102.0 };
         assert_eq!(found, expected);
+        // Without `-f`.
+        let last = UCX.lines().last().unwrap();
+        assert_eq!(ucx_result(&format!("Final: {last}\n\n")).unwrap(), expected);
         assert_eq!(pingpong_one_way(PINGPONG), Ok(0.55));
         let iperf = r#"{"end": {"sum_received": {"bits_per_second": 8e9}}}"#;
         assert_eq!(iperf_result(iperf), Ok(1e9));
@@ -298,7 +317,8 @@ bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec
 
     #[test]
     fn what_they_do_not_print_is_said() {
-        assert!(ucx_result("Final: 1 2 3\n").unwrap_err().contains("Final:"));
+        assert!(ucx_result("Final: 1 2 3\n").unwrap_err().contains("eight numbers"));
+        assert!(ucx_result("1 2 3 4 5 6 7 eight\n").is_err());
         assert!(ucx_result("").is_err());
         assert!(pingpong_one_way("bytes\n64\n").is_err());
         assert_eq!(iperf_result(r#"{"error": "unable to connect"}"#), Err("unable to connect".to_owned()));
