@@ -106,7 +106,7 @@ impl Again {
     ) -> Result<Answered, (Option<WaitsFor>, Pending)> {
         if let What::Transfer(transfer) = self.what {
             let asker = self.asker;
-            return match transfer.run(exports, now) {
+            return match transfer.run(exports, &asker.context(), now) {
                 Ok(answered) => Ok(Answered::Transfer(answered)),
                 Err((waits, Ok(later))) => Err((Some(waits), Pending::Transfer(later))),
                 Err((waits, Err(again))) => {

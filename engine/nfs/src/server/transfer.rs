@@ -83,7 +83,7 @@ fn read_limited<S: Store + ?Sized>(
         Ok(()) => read_opened(exports, (asker, opened), (offset, count), reply, pieces, now),
         // No memory is kept for results that come when the limit allows.
         Err(Limited::Waits(turn)) => {
-            let again = AgainTransfer::new(opened, asker, AgainWhat::Read { offset, count });
+            let again = AgainTransfer { opened, what: AgainWhat::Read { offset, count } };
             Some((turn.into(), Pending::Again(Again::of_transfer(again, asker))))
         }
         Err(Limited::Full) => {
@@ -114,7 +114,7 @@ fn read_opened<S: Store + ?Sized>(
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
             reply.expect_results(count);
-            let again = AgainTransfer::new(opened, asker, AgainWhat::Read { offset, count });
+            let again = AgainTransfer { opened, what: AgainWhat::Read { offset, count } };
             return Some((opened.waits(ticket).into(), Pending::Again(Again::of_transfer(again, asker))));
         }
     };
@@ -287,7 +287,7 @@ fn write_opened<S: Store + ?Sized>(
         let what = AgainWhat::Write { offset, data, stability, before };
         // The list is allocated once, for its capacity.
         pieces.reserve_exact(PIECES_MAX);
-        let again = Again::of_transfer(AgainTransfer::new(opened, asker, what), asker);
+        let again = Again::of_transfer(AgainTransfer { opened, what }, asker);
         return Some((opened.waits(ticket).into(), Pending::Again(again)));
     }
     pieces.clear();
@@ -363,7 +363,7 @@ pub(super) fn commit<S: Store + ?Sized>(
         Err(Blocked::Fails(error)) => Err(error),
         Err(Blocked::Waits(ticket)) => {
             let (offset, count) = (arguments.offset, arguments.count);
-            let again = AgainTransfer::new(opened, asker, AgainWhat::Commit { offset, count, before });
+            let again = AgainTransfer { opened, what: AgainWhat::Commit { offset, count, before } };
             return Some((opened.waits(ticket).into(), Pending::Again(Again::of_transfer(again, asker))));
         }
     };
@@ -473,7 +473,6 @@ pub(super) fn finish<S: Store + ?Sized>(
 /// A READ, WRITE or COMMIT that could not begin, because a step that reads had no answer.
 pub(super) struct AgainTransfer {
     opened: ResolvedHandle,
-    from: TransferSource,
     what: AgainWhat,
 }
 
@@ -510,22 +509,20 @@ pub(super) enum AnsweredTransfer {
 }
 
 impl AgainTransfer {
-    fn new(opened: ResolvedHandle, asker: &CallContext<'_>, what: AgainWhat) -> AgainTransfer {
-        AgainTransfer { opened, from: TransferSource::of(asker), what }
-    }
-
-    /// Begins it again. `Err`: what it waits for, and what is left to do then.
+    /// Begins it again, for who asked. `Err`: what it waits for, and what is left to do then.
     pub(super) fn run<S: Store + ?Sized>(
         self,
         exports: &mut ExportTable<S>,
+        asker: &CallContext<'_>,
         now: Timestamp,
     ) -> Result<AnsweredTransfer, (WaitsFor, Result<Transfer, AgainTransfer>)> {
-        let AgainTransfer { opened, from, what } = self;
+        let AgainTransfer { opened, what } = self;
+        let from = TransferSource::of(asker);
         let volume = exports.volume_mut(&opened);
         let verifier = volume.store().write_verifier();
         let (user, object) = (&opened.caller, opened.object);
         let later = |procedure, ticket| Err((opened.waits(ticket), Ok(Transfer { procedure, opened, from })));
-        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, from, what })));
+        let again = |ticket, what| Err((opened.waits(ticket), Err(AgainTransfer { opened, what })));
         match what {
             AgainWhat::Read { offset, count } => {
                 let mut pieces = Vec::with_capacity(PIECES_MAX);
