@@ -509,7 +509,7 @@ pub(super) enum AnsweredTransfer {
 }
 
 impl AgainTransfer {
-    /// Begins it again, for who asked. `Err`: what it waits for, and what is left to do then.
+    /// Begins it again, for `asker`. `Err`: what it waits for, and what is left to do then.
     pub(super) fn run<S: Store + ?Sized>(
         self,
         exports: &mut ExportTable<S>,
