@@ -486,7 +486,11 @@ impl<H: Harness> Bench<H> {
         let own = own.expect("it completed");
         let early = kind == Kind::Send || kind == Kind::Write && self.harness.completes_early();
         let error = if tells { error } else { WorkError::Flushed };
-        assert!(own.result == Err(error) || early && own.result.is_ok(), "{own:?}");
+        let held = match &own.completed {
+            Completed::Read(buf) => format!(", which holds {:02x?}", &buf[..buf.len().min(8)]),
+            _ => String::new(),
+        };
+        assert!(own.result == Err(error) || early && own.result.is_ok(), "{own:?}{held}");
         let other = self.end(1 - side, queue_pairs[1 - side]);
         assert_ne!(other, DisconnectReason::Local, "the other side did not ask for the end");
     }
