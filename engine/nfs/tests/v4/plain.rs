@@ -42,6 +42,8 @@ mod restart;
 mod room;
 #[path = "sessions.rs"]
 mod sessions;
+#[path = "../../../stores/tests/store/slow.rs"]
+mod slow;
 #[path = "state.rs"]
 mod state;
 #[path = "valid_errors.rs"]
