@@ -12,6 +12,8 @@ mod back;
 mod changes;
 #[path = "client.rs"]
 mod client;
+#[path = "../server/counted.rs"]
+mod counted;
 #[path = "data.rs"]
 mod data;
 #[path = "files.rs"]
@@ -52,6 +54,8 @@ mod valid_errors;
 mod versions;
 #[path = "weather.rs"]
 mod weather;
+#[path = "written_once.rs"]
+mod written_once;
 
 use lab::Lab;
 
