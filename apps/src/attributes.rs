@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::fmt;
 
 use serde::Serialize;
-use stag::wire::nfs3::{Attributes, FileType, Time};
+use stag_wire::nfs3::{Attributes, FileType, Time};
 
 /// A file and its attributes: the object of `stag ls --json` and `stag stat --json`.
 #[derive(Serialize)]

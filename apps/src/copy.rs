@@ -28,7 +28,7 @@ use std::time::Duration;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use crate::failure::CommandFailure;
 use crate::options;

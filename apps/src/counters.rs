@@ -1,7 +1,7 @@
 //! Prints an engine's counters.
 
 use serde::{Deserialize, Serialize};
-use stag::rpc::Statistics;
+use stag_rpc::Statistics;
 
 /// Declares the object of `--json` with the fields of [`Statistics`] that it shows.
 macro_rules! counters {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use stag::runtime::{CoreId, Topology, affinity};
+use stag_runtime::{CoreId, Topology, affinity};
 
 use crate::failure::CommandFailure;
 use crate::output::Output;

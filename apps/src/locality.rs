@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use stag::fabric::verbs::kernel_devices;
-use stag::runtime::{CoreSet, Topology};
+use stag_fabric::verbs::kernel_devices;
+use stag_runtime::{CoreSet, Topology};
 
 use crate::url::FabricName;
 

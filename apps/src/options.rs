@@ -2,11 +2,11 @@
 
 use std::sync::OnceLock;
 
-use stag::fabric::ExposureKind;
-use stag::fabric::iwarp::CongestionControl;
-use stag::fabric::shm::Admit;
-use stag::memory::{PageChoice, PageSize};
-use stag::rpc::{PlacementChoice, ProtocolChoice};
+use stag_fabric::ExposureKind;
+use stag_fabric::iwarp::CongestionControl;
+use stag_fabric::shm::Admit;
+use stag_memory::{PageChoice, PageSize};
+use stag_rpc::{PlacementChoice, ProtocolChoice};
 
 /// How servers are connected to.
 #[derive(Clone, Debug, PartialEq, Eq)]

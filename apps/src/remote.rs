@@ -15,9 +15,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::process::geteuid;
-use stag::nfs::client::{AnyOperation, ClientError, ListExports, Mnt, Null, Operation};
-use stag::wire::mount3;
-use stag::wire::nfs3::{
+use stag_nfs::client::{AnyOperation, ClientError, ListExports, Mnt, Null, Operation};
+use stag_wire::mount3;
+use stag_wire::nfs3::{
     Attributes, CreateHow, DirectoryName, Failure as Failed, FileType, FsstatOk, Handle as WireHandle, Name,
     ProcedureResults, SetAttributes, Status,
 };

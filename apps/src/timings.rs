@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use stag::wire::nfs3::Procedure;
 use stag_bench::rounds::is_enough;
+use stag_wire::nfs3::Procedure;
 
 /// A histogram for each NFS procedure, in nanoseconds.
 #[derive(Clone)]

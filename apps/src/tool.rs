@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use stag::fabric::shm::Admit;
+use stag_fabric::shm::Admit;
 
 use crate::commands::{
     admin, bench, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf,

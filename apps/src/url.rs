@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use clap::builder::{OsStringValueParser, TypedValueParser, ValueParser, ValueParserFactory};
 use serde::de::{Deserialize, Deserializer, Error as _};
-use stag::fabric::shm::check_name;
+use stag_fabric::shm::check_name;
 
 use crate::remote::RemoteError;
 

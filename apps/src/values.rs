@@ -12,10 +12,10 @@ use std::time::Duration;
 use rustix::net::sockopt::set_tcp_congestion;
 use serde::de::{Deserialize, Deserializer, Error as _};
 use socket2::{Domain, Socket, Type};
-use stag::fabric::ExposureKind;
-use stag::fabric::shm::{Admit, BadAdmit};
-use stag::memory::PageChoice;
-use stag::rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
+use stag_fabric::ExposureKind;
+use stag_fabric::shm::{Admit, BadAdmit};
+use stag_memory::PageChoice;
+use stag_rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
 
 /// A number of bytes: `4096`, `64K`, `512M`, `1G`, `1GiB`. Units are powers of 1024.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,7 +134,7 @@ impl<'de> Deserialize<'de> for Delay {
 
 /// A congestion control algorithm of TCP, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CongestionControlName(pub stag::fabric::iwarp::CongestionControl);
+pub struct CongestionControlName(pub stag_fabric::iwarp::CongestionControl);
 
 impl FromStr for CongestionControlName {
     type Err = String;

@@ -6,8 +6,8 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use stag::fabric::DisconnectReason;
-use stag::rpc::CloseReason;
+use stag_fabric::DisconnectReason;
+use stag_rpc::CloseReason;
 
 use crate::failure::CommandFailure;
 use crate::output::Output;

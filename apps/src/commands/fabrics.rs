@@ -4,9 +4,9 @@ use std::fs;
 
 use clap::Args;
 use serde::Serialize;
-use stag::fabric::VerbsConfig;
-use stag::fabric::verbs::{Survey, survey};
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
+use stag_fabric::VerbsConfig;
+use stag_fabric::verbs::{Survey, survey};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice};
 
 use crate::failure::CommandFailure;
 use crate::options;

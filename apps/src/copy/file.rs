@@ -10,7 +10,7 @@ use std::rc::Rc;
 
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
-use stag::wire::nfs3::{CreateHow, SetAttributes, Stable, Status};
+use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status};
 
 use super::flight::Flight;
 use super::found::{Found, Kind, MODE_MASK};

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use stag::wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, Time};
+use stag_wire::nfs3::{Attributes, FileType, SetAttributes, SetTime, Time};
 
 /// What a file is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

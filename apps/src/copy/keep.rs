@@ -10,7 +10,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, Gid, Mode, Timespec, Timestamps, Uid};
 use rustix::io::Errno;
-use stag::wire::nfs3::{SetAttributes, Status};
+use stag_wire::nfs3::{SetAttributes, Status};
 
 use super::found::{Found, Kind, SET_ID_MASK, SPECIAL_MASK, mode_and_times};
 use super::tree::Copier;

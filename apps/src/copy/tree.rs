@@ -11,7 +11,7 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use stag::wire::nfs3::Status;
+use stag_wire::nfs3::Status;
 
 use super::flight::Allowance;
 use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use super::progress::Progress;
 use super::tree::{Kind, Object, Tree};

@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use stag::wire::rpc::{AuthSys, Gids};
-use stag::wire::xdr::Writer;
+use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::xdr::Writer;
 
 use crate::seed::random_seed;
 

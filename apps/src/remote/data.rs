@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 
-use stag::wire::nfs3::{FsinfoOk, Stable};
+use stag_wire::nfs3::{FsinfoOk, Stable};
 
 use super::session::{Session, Task, WriteState};
 use super::{RemoteError, RemoteHandle};

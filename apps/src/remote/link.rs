@@ -3,18 +3,18 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use stag::fabric::{
+use stag_fabric::{
     DisconnectReason, FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig,
 };
-use stag::memory::{Arena, ArenaConfig, Budget, Buf, Pool};
-use stag::nfs::client::{AnyOperation, FinishedCall, Null, Target};
-use stag::rpc::{
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, Pool};
+use stag_nfs::client::{AnyOperation, FinishedCall, Null, Target};
+use stag_rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall, ConnectionEvent,
     ConnectionId, Credentials, Engine, EngineConfig, KeepAlive, Pools, StreamCallError,
 };
-use stag::runtime::{Clock, PollMode, Poller, sleep};
-use stag::wire::nfs3;
-use stag::wire::rpc::OpaqueAuth;
+use stag_runtime::{Clock, PollMode, Poller, sleep};
+use stag_wire::nfs3;
+use stag_wire::rpc::OpaqueAuth;
 
 use super::RemoteError;
 use super::credentials;

@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-use stag::nfs::client::FinishedCall;
-use stag::wire::nfs3::{
+use stag_nfs::client::FinishedCall;
+use stag_wire::nfs3::{
     Handle as WireHandle, PostOpAttributes, ReaddirArguments, ReaddirplusArguments, Status, VERIFIER_LEN,
 };
 

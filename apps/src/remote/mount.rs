@@ -4,12 +4,12 @@
 use std::net::ToSocketAddrs;
 use std::time::Duration;
 
-use stag::nfs::client::{AnyOperation, FinishedCall, Operation};
-use stag::rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
-use stag::wire::mount3;
-use stag::wire::rpc::{OpaqueAuth, flavor};
-use stag::wire::rpcbind::{self, Mapping, PortmapProcedure};
-use stag::wire::xdr::{Encode, Overflow, Reader, Writer};
+use stag_nfs::client::{AnyOperation, FinishedCall, Operation};
+use stag_rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
+use stag_wire::mount3;
+use stag_wire::rpc::{OpaqueAuth, flavor};
+use stag_wire::rpcbind::{self, Mapping, PortmapProcedure};
+use stag_wire::xdr::{Encode, Overflow, Reader, Writer};
 
 use super::link::Link;
 use super::{RemoteError, credentials};

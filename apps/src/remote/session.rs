@@ -13,18 +13,18 @@ use std::slice;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use stag::memory::Buf;
-use stag::nfs::client::{AnyOperation, ClientError, FinishedCall, Operation};
-use stag::rpc::Chunks;
-use stag::runtime::{Poller, sleep};
-use stag::wire::nfs3::{
+use stag_memory::Buf;
+use stag_nfs::client::{AnyOperation, ClientError, FinishedCall, Operation};
+use stag_rpc::Chunks;
+use stag_runtime::{Poller, sleep};
+use stag_wire::nfs3::{
     self, Attributes, CommitArguments, CreateArguments, CreateHow, CreateReply, Data, FsinfoArguments,
     FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle, LinkArguments,
     LookupArguments, MkdirArguments, Path, PostOpAttributes, ReadArguments, ReadlinkArguments,
     RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments, Stable, Status,
     SymlinkArguments, Verifier, WriteArguments,
 };
-use stag::wire::xdr::Item;
+use stag_wire::xdr::Item;
 
 use super::data::Limits;
 use super::link::{Link, SLEEP_MAX, SPIN, clock, connect};

@@ -4,16 +4,16 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-use stag::fabric::Peer;
-use stag::nfs::export::{Export, RateLimits, RateWaits};
-use stag::nfs::server::{OperationStatistics, Traffic, TrafficClient};
-use stag::rpc::{
+use stag_dump::status;
+use stag_fabric::Peer;
+use stag_nfs::export::{Export, RateLimits, RateWaits};
+use stag_nfs::server::{OperationStatistics, Traffic, TrafficClient};
+use stag_rpc::{
     EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, ProcedureStatistics, Recording, ServedConnection,
     WAIT_BOUNDS_MICROSECONDS, sum_procedures,
 };
-use stag::runtime::{CoreId, ReactorId, Sender, StatisticsReader};
-use stag::wire::mount3;
-use stag_dump::status;
+use stag_runtime::{CoreId, ReactorId, Sender, StatisticsReader};
+use stag_wire::mount3;
 
 use super::holdings::Holdings;
 use super::live::LiveSettings;

@@ -1,8 +1,8 @@
 //! What the server chose, as it says it at the start and with `--check`.
 
 use serde::Serialize;
-use stag::memory::PriceList;
-use stag::rpc::ProtocolChoice;
+use stag_memory::PriceList;
+use stag_rpc::ProtocolChoice;
 
 use super::cores::{Place, Seat};
 use super::exports::Medium;

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::io::Errno;
 use rustix::process::{Flock, FlockOffsetType, FlockType, fcntl_getlk};
-use stag::runtime::CoreId;
+use stag_runtime::CoreId;
 
 /// The variable that names the directory of the files, in place of the usual ones.
 const VARIABLE: &str = "STAG_RUNTIME_DIR";

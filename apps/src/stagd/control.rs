@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
-use stag::runtime::StopFlag;
+use stag_runtime::StopFlag;
 
 use super::asking::Reactors;
 use super::draining;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
-use stag::runtime::{CoreId, CoreSet, ReactorId, Topology, affinity};
+use stag_runtime::{CoreId, CoreSet, ReactorId, Topology, affinity};
 
 use super::claims::{Claim, Claimed, Claims, Holder};
 use super::{Settings, listen};

@@ -1,8 +1,8 @@
 //! Prints the credits of clients.
 
 use serde::Serialize;
-use stag::fabric::Provider;
-use stag::rpc::{ClientCredits, CreditGauge, Engine, client_credits, credit_fairness};
+use stag_fabric::Provider;
+use stag_rpc::{ClientCredits, CreditGauge, Engine, client_credits, credit_fairness};
 
 use super::asking::client_name;
 use crate::failure::CommandFailure;

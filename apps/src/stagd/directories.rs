@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use super::exports::{ExportSpec, Medium};
 use rustix::process::{Resource, geteuid, getrlimit};
-use stag::disk::{Disk, DiskConfig, Method};
-use stag::memory::Pool;
-use stag::nfs::export::Export;
-use stag::rpc::Pools;
-use stag::runtime::ReactorId;
-use stag::stores::directory::{
+use stag_disk::{Disk, DiskConfig, Method};
+use stag_memory::Pool;
+use stag_nfs::export::Export;
+use stag_rpc::Pools;
+use stag_runtime::ReactorId;
+use stag_stores::directory::{
     DirectoryConfig, DirectoryStore, WriteVerifier, handle_weakness, has_stable_storage, stable_fsid,
 };
 

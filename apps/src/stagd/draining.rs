@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use stag::runtime::{Clock, StopFlag};
+use stag_runtime::{Clock, StopFlag};
 
 use super::asking::Reactors;
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use stag::runtime::{CoreId, Stopped};
+use stag_runtime::{CoreId, Stopped};
 
 use super::report::{self, Snapshot};
 use super::signals::Printer;
@@ -105,7 +105,7 @@ pub(super) fn judge(cores: &[CoreId], all: &[Ended]) -> (usize, String) {
 mod tests {
     use std::time::Duration;
 
-    use stag::runtime::ReactorStatistics;
+    use stag_runtime::ReactorStatistics;
 
     use super::*;
 

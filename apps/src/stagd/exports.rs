@@ -6,10 +6,10 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
-use stag::nfs::export::{Client, ClientRule, Export, RateLimits};
-use stag::nfs::server::TRANSFER_LEN_MAX;
-use stag::vfs::INVALID_ID;
-use stag::wire::mount3::PATH_LEN_MAX;
+use stag_nfs::export::{Client, ClientRule, Export, RateLimits};
+use stag_nfs::server::TRANSFER_LEN_MAX;
+use stag_vfs::INVALID_ID;
+use stag_wire::mount3::PATH_LEN_MAX;
 
 /// What keeps an export's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::io;
 use std::path::Path;
 
 use serde::Serialize;
-use stag::fabric::shm::Admit;
-use stag::fabric::verbs::{SharedReceives, VerbsCounters};
-use stag::fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig, resolve};
+use stag_fabric::shm::Admit;
+use stag_fabric::verbs::{SharedReceives, VerbsCounters};
+use stag_fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Verbs, VerbsConfig, resolve};
 
 use super::Settings;
 use super::listen::Listen;

@@ -6,8 +6,8 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 
 use super::exports::Medium;
-use stag::memory::{Arena, Pool};
-use stag::runtime::StopFlag;
+use stag_memory::{Arena, Pool};
+use stag_runtime::StopFlag;
 
 use super::Settings;
 use super::plan::{PAGE_LEN, Plan};

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use stag::nfs::server::{
+use stag_nfs::server::{
     ClientState4, HeldState, HeldWhat, HostHoldings, HostName, ServicesWithLocks, SharedLocking,
 };
-use stag::rpc::Observed;
-use stag::state::open::ShareModes;
-use stag::vfs::Store;
+use stag_rpc::Observed;
+use stag_state::open::ShareModes;
+use stag_vfs::Store;
 
 use crate::admin::{HeldKind, HoldingsState, LockState, NfsClientState};
 

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
 
-use stag::fabric::resolve;
+use stag_fabric::resolve;
 
 use super::listen::Listen;
 use crate::url::FabricName;

@@ -9,9 +9,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use stag::nfs::export::Export;
-use stag::runtime::{Clock, SendError, Sender};
-use stag::stores::directory::WriteVerifier;
+use stag_nfs::export::Export;
+use stag_runtime::{Clock, SendError, Sender};
+use stag_stores::directory::WriteVerifier;
 
 use super::asking::snapshots;
 use super::directories::{self, EXPORTS_ADDED_MAX};

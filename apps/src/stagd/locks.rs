@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
-use stag::nfs::server::LockingStatistics;
+use stag_nfs::server::LockingStatistics;
 
 /// The `locks` of the last object of `--json`.
 #[derive(Clone, Copy, Debug, Default, Serialize)]

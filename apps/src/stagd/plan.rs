@@ -2,17 +2,17 @@
 
 use super::directories::{EXPORTS_ADDED_MAX, OF_LATER};
 use super::exports::{ExportSpec, Medium};
-use stag::fabric::{Iwarp, Shm, Verbs};
-use stag::memory::{Pool, PriceList};
-use stag::nfs::server::{Config4, LockingConfig};
-use stag::rpc::{
+use stag_fabric::{Iwarp, Shm, Verbs};
+use stag_memory::{Pool, PriceList};
+use stag_nfs::server::{Config4, LockingConfig};
+use stag_rpc::{
     CARRIED_CALLS_MAX, CallMesh, EngineConfig, EngineGroup, LONG_REPLY_LEN_MAX, Pools, ProtocolChoice,
     recorder_len,
 };
-use stag::state::LockConfig;
-use stag::state::client::ClientConfig;
-use stag::state::open::OpenConfig;
-use stag::stores::memory::{HEAP_PER_OBJECT, MemoryStore};
+use stag_state::LockConfig;
+use stag_state::client::ClientConfig;
+use stag_state::open::OpenConfig;
+use stag_stores::memory::{HEAP_PER_OBJECT, MemoryStore};
 
 use super::Settings;
 use super::listen::Listen;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stag::disk::system::keep_capabilities;
+use stag_disk::system::keep_capabilities;
 
 use super::Settings;
 

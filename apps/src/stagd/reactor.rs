@@ -5,12 +5,12 @@ use std::sync::OnceLock;
 use std::sync::mpsc::TrySendError;
 use std::time::Duration;
 
-use stag::memory::Ledger;
-use stag::nfs::server::{
+use stag_memory::Ledger;
+use stag_nfs::server::{
     Registered, Registry, Removal, SharedLocking, add_export, change_export, remove_export,
 };
-use stag::rpc::{Engine, Pools};
-use stag::runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
+use stag_rpc::{Engine, Pools};
+use stag_runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
 use super::asking::client_name;
 use super::cores::Place;

@@ -13,13 +13,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use stag::fabric::{Handle, Peer};
-use stag::rpc::{BadEnd, ConnectionId, Recording, TracedConnection};
-use stag::runtime::{Clock, WallClock};
-use stag::wire::nfs3::Time;
-use stag::wire::rpcrdma::NFS_PORT;
 use stag_dump::ConnectionEnd;
 use stag_dump::recording::{RecordedConnection, RecordedMessage, RecordingWriter, WrittenConnection};
+use stag_fabric::{Handle, Peer};
+use stag_rpc::{BadEnd, ConnectionId, Recording, TracedConnection};
+use stag_runtime::{Clock, WallClock};
+use stag_wire::nfs3::Time;
+use stag_wire::rpcrdma::NFS_PORT;
 
 use super::asking::{Reactors, client_name};
 use super::state;

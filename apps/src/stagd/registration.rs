@@ -7,15 +7,15 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use stag::nfs::server::Registered;
-use stag::rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
-use stag::wire::nsm;
-use stag::wire::rpc::{Accepted, OpaqueAuth};
-use stag::wire::rpcbind::{
+use stag_nfs::server::Registered;
+use stag_rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
+use stag_wire::nsm;
+use stag_wire::rpc::{Accepted, OpaqueAuth};
+use stag_wire::rpcbind::{
     Binding, PORT, PROGRAM, PortmapProcedure, RpcbindProcedure, Text, UniversalAddress, VERSION_4,
     VERSION_PORTMAP,
 };
-use stag::wire::xdr::{Encode, Reader};
+use stag_wire::xdr::{Encode, Reader};
 
 use crate::failure::CommandFailure;
 
@@ -177,8 +177,8 @@ impl Rpcbind {
 
 #[cfg(test)]
 mod tests {
-    use stag::nfs::server::programs_at;
-    use stag::wire::rpcbind::netid;
+    use stag_nfs::server::programs_at;
+    use stag_wire::rpcbind::netid;
 
     use super::*;
 

@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Serialize;
-use stag::memory::Ledger;
-use stag::nfs::export::RateWaits;
-use stag::nfs::server::{
+use stag_memory::Ledger;
+use stag_nfs::export::RateWaits;
+use stag_nfs::server::{
     OperationStatistics, ServicesWithLocks, Share, SharedLocking, Traffic, TrafficClient,
 };
-use stag::rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ServedConnection};
-use stag::runtime::{CoreId, ReactorStatistics};
-use stag::vfs::{Store, Usage};
+use stag_rpc::{CreditGauge, Engine, Observed, ProcedureStatistics, ServedConnection};
+use stag_runtime::{CoreId, ReactorStatistics};
+use stag_vfs::{Store, Usage};
 
 use super::credits::{CreditReport, CreditSnapshot};
 use super::ended::{Ended, judge};

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use stag::fabric::{Iwarp, Provider, Shm, Verbs};
-use stag::memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
-use stag::nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
-use stag::rpc::{Engine, EngineGroup, Pools};
-use stag::runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag};
+use stag_fabric::{Iwarp, Provider, Shm, Verbs};
+use stag_memory::{Arena, ArenaConfig, ArenaError, Budget, PageChoice, PageSize, Pool};
+use stag_nfs::server::{DATAGRAM_PROGRAMS, Registered, Registry, datagram_programs_at, programs_at};
+use stag_rpc::{Engine, EngineGroup, Pools};
+use stag_runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Receiver, Sender, StopFlag};
 
 use super::asking::Reactors;
 use super::control::ControlSocket;
@@ -156,7 +156,7 @@ impl Server<'_> {
             |reactor: ServedReactor<'_, P>, stopped: &_| ends.add(reactor.id.index(), reactor.end(stopped));
         let run = || reactors.run(&stop, |member| shared.make(&member), end);
         beside_signals(run)?.map_err(|error| match error {
-            stag::runtime::GroupError::Make { source, .. } => source,
+            stag_runtime::GroupError::Make { source, .. } => source,
             error => CommandFailure::run(error),
         })?;
         drop(shared);

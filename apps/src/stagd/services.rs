@@ -7,21 +7,21 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::exports::Medium;
-use stag::nfs::callout::{CallOutConfig, TcpCallOut};
-use stag::nfs::export::Export;
-use stag::nfs::handle::HandleKey;
-use stag::nfs::known_clients::KnownClients;
-use stag::nfs::server::{
+use stag_nfs::callout::{CallOutConfig, TcpCallOut};
+use stag_nfs::export::Export;
+use stag_nfs::handle::HandleKey;
+use stag_nfs::known_clients::KnownClients;
+use stag_nfs::server::{
     self, Config4, Elsewhere, ExportTable, Locking, LockingConfig, LockingLink, Registry, SharedLocking,
     SharedSessions, TimeOfDay,
 };
-use stag::nfs::state::Recovered;
-use stag::rpc::{Observed, Pools};
-use stag::runtime::{Clock, ReactorId, WallClock};
-use stag::state::client::ClientConfig;
-use stag::stores::directory::WriteVerifier;
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::vfs::Store;
+use stag_nfs::state::Recovered;
+use stag_rpc::{Observed, Pools};
+use stag_runtime::{Clock, ReactorId, WallClock};
+use stag_state::client::ClientConfig;
+use stag_stores::directory::WriteVerifier;
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::Store;
 
 use super::directories::Directories;
 use super::plan::Plan;

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::exports::ExportSpec;
-use stag::fabric::ExposureKind;
-use stag::fabric::shm::Admit;
-use stag::hugepages::{Inventory, MemoryLimit};
-use stag::rpc::{PlacementChoice, ProtocolChoice};
+use stag_fabric::ExposureKind;
+use stag_fabric::shm::Admit;
+use stag_hugepages::{Inventory, MemoryLimit};
+use stag_rpc::{PlacementChoice, ProtocolChoice};
 
 use crate::failure::CommandFailure;
 use crate::flags::{self, Flag};

@@ -18,7 +18,7 @@ use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
-use stag::runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
+use stag_runtime::{CoreId, ReactorId, Receiver, Sender, StopFlag, mailbox};
 
 use super::asking::{EvictedSender, HoldingsSender, RecordingSender, SnapshotSender};
 use super::live::{ChangedSender, LiveChange, LiveSettings, Reloaded};

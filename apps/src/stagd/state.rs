@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Access;
 use rustix::process::geteuid;
-use stag::nfs::handle::{HandleKey, SECRET_LEN};
+use stag_nfs::handle::{HandleKey, SECRET_LEN};
 
 use super::Settings;
 use crate::failure::CommandFailure;

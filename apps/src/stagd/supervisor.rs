@@ -3,7 +3,7 @@
 use std::thread;
 
 use sd_notify::{NotifyState, watchdog_enabled};
-use stag::runtime::StopFlag;
+use stag_runtime::StopFlag;
 
 use super::asking::Reactors;
 use super::report::Snapshot;

@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
-use stag::nfs::server::Registered;
-use stag::wire::nfs4;
+use stag_nfs::server::Registered;
+use stag_wire::nfs4;
 
 /// Versions of NFS, as `3,4.2` names them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

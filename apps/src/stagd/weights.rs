@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use serde::de::{Deserialize, Deserializer, Error};
-use stag::fabric::Peer;
-use stag::rpc::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL};
+use stag_fabric::Peer;
+use stag_rpc::{CLIENT_WEIGHT_MAX, CLIENT_WEIGHT_USUAL};
 
 /// What `--weight` gives some clients: `ADDRESS=N`, `ADDRESS/PREFIX=N`, or `uid:N=N` for processes over shm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use stag::fabric::{DisconnectReason, WorkError};
-use stag::rpc::CloseReason;
-use stag::wire::rdmap::Cause;
-use stag::wire::{mount3, nfs3, nfs4, rpcrdma};
 use stag_apps::commands::explain::{Table, hint, tables};
+use stag_fabric::{DisconnectReason, WorkError};
+use stag_rpc::CloseReason;
+use stag_wire::rdmap::Cause;
+use stag_wire::{mount3, nfs3, nfs4, rpcrdma};
 
 fn stag(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stag")).arg("explain").args(arguments).output().unwrap()

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use super::Done;
 use crate::admin::{AdminReply, AdminRequest, ask};

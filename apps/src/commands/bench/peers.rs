@@ -14,7 +14,7 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stag::runtime::{Topology, affinity};
+use stag_runtime::{Topology, affinity};
 
 use super::results::{BenchResults, SCHEMA};
 use super::run::take;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
-use stag::disk::{Disk, DiskConfig, Method};
+use stag_disk::{Disk, DiskConfig, Method};
 
 use super::finding::{Diagnosis, State};
 use super::machine::Machine;

@@ -1,6 +1,6 @@
 //! Cores: which may be used, and what slows them.
 
-use stag::runtime::{CoreId, CoreSet, Topology, environment};
+use stag_runtime::{CoreId, CoreSet, Topology, environment};
 
 use super::finding::{Diagnosis, State};
 use super::machine::Machine;

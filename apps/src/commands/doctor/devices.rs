@@ -1,7 +1,7 @@
 //! RDMA devices and their ports, as sysfs shows them.
 
-use stag::fabric::verbs::{KernelDevice, Port, kernel_devices};
-use stag::runtime::{CoreSet, Topology};
+use stag_fabric::verbs::{KernelDevice, Port, kernel_devices};
+use stag_runtime::{CoreSet, Topology};
 
 use super::finding::{Diagnosis, State};
 use super::machine::Machine;

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use stag::runtime::CoreSet;
+use stag_runtime::CoreSet;
 
 use super::finding::State;
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use stag::hugepages::{Inventory, MemoryLimit};
-use stag::runtime::Topology;
+use stag_hugepages::{Inventory, MemoryLimit};
+use stag_runtime::Topology;
 
 use super::finding::{Diagnosis, State};
 use super::machine::{CAP_IPC_LOCK, Machine};

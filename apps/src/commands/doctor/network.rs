@@ -1,7 +1,7 @@
 //! TCP settings that iWARP needs.
 
-use stag::wire::rpcbind;
-use stag::wire::rpcrdma::NFS_PORT;
+use stag_wire::rpcbind;
+use stag_wire::rpcrdma::NFS_PORT;
 
 use super::finding::{Diagnosis, State};
 use super::machine::Machine;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
-use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
     CapturedCompound, CapturedEvent, CapturedOperation, ChunkKind, ConnectionEnd, EventKind, Extension,
     Message, Rpc, RuleViolation, Setup, Status, Totals,
 };
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
+use stag_wire::rpcrdma2::Body2;
 
 use super::{Show, version2};
 use crate::failure::CommandFailure;

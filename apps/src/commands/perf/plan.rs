@@ -4,13 +4,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stag::fabric::VerbsConfig;
-use stag::fabric::iwarp::CongestionControl;
-use stag::fabric::verbs::{SurveyedDevice, survey};
-use stag::rpc::{EngineConfig, ProtocolChoice};
-use stag::runtime::environment::{self, Finding};
-use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::{MeasuredOperation, Scenario};
+use stag_fabric::VerbsConfig;
+use stag_fabric::iwarp::CongestionControl;
+use stag_fabric::verbs::{SurveyedDevice, survey};
+use stag_rpc::{EngineConfig, ProtocolChoice};
+use stag_runtime::environment::{self, Finding};
+use stag_runtime::{CoreId, CoreSet, Topology, affinity};
 
 use super::curve::Along;
 use super::{Perf, room};

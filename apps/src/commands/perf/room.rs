@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use stag::fabric::{Iwarp, Shm, Verbs};
-use stag::rpc::Pools;
 use stag_bench::server::engine_config;
 use stag_bench::{MeasuredFabric, Scenario};
+use stag_fabric::{Iwarp, Shm, Verbs};
+use stag_rpc::Pools;
 
 use crate::descriptors::raise;
 use crate::failure::CommandFailure;
