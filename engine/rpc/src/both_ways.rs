@@ -35,6 +35,7 @@ use crate::server::owner::owner;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;
+use crate::version2::calling::begin_probe;
 use crate::version2::{ClientVersion2, ServerVersion2};
 
 /// A connection with both halves takes Calls and Replies. RDMA_DONEs are filtered out before.
@@ -126,7 +127,10 @@ impl<P: Provider, S: Services> Engine<P, S> {
             let mut calling = Calling::reverse(config, &found.parameters, seed, connection);
             if let Some(version2) = version2 {
                 let parameters = found.parameters.reversed();
-                calling.begin_probe(Box::new(ClientVersion2::reverse(config, version2.own, parameters)));
+                begin_probe(
+                    &mut calling,
+                    Box::new(ClientVersion2::reverse(config, version2.own, parameters)),
+                );
             }
             calling
         });
@@ -188,7 +192,7 @@ impl Connection {
             (Some(_), None) => return Some(Half::Serving),
             (None, _) => return Some(Half::Calling),
         };
-        let roles = Roles { pulls_replies: calling.pulls_replies(), ..BOTH };
+        let roles = Roles { pulls_replies: calling.pulls.is_some(), ..BOTH };
         let has_call = |xid| calling.requester.has_call(xid);
         let recipient = match serving.version2 {
             None => Recipient::of(message, &roles, has_call),

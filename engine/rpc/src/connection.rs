@@ -12,7 +12,7 @@ use stag_proto::parameters::Parameters;
 use crate::ConnectionId;
 use crate::both_ways::Half;
 use crate::client::calling::Calling;
-use crate::client::pulling::PULL_READ;
+use crate::client::pulling::{PULL_READ, pull_done};
 use crate::client::reconnect::Session;
 use crate::client::{CloseReason, ConnectionEvent};
 use crate::config::EngineConfig;
@@ -162,7 +162,7 @@ impl Connection {
         let link = Link { id: self.id, peer: self.peer.as_ref() };
         let done = match (&mut self.calling, &mut self.serving) {
             (Some(calling), _) if read.request & PULL_READ != 0 => {
-                calling.pull_done(pass.core, self.id, read)
+                pull_done(calling, pass.core, self.id, read)
             }
             (_, Some(serving)) => serving.read_done(pass, link, read),
             _ => Err(fault("a Read is done on a connection that reads nothing")),

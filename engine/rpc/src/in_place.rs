@@ -30,6 +30,7 @@ use crate::service::reply::{Frame, Room, Space};
 use crate::service::steps::{Arrival, Arrived, CallToCarry, Exit, serve};
 use crate::service::{Lookup, Services};
 use crate::state::{Core, EngineState, Link, Pass};
+use crate::version2::calling::complete_lone;
 
 /// The msg_type of a Reply.
 const REPLY: [u8; 4] = 1_u32.to_be_bytes();
@@ -205,7 +206,7 @@ impl Connection {
             return serving.take_lone(pass, link, message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        if calling.complete_lone(pass.core, message.octets) { Taken::Done } else { Taken::No }
+        if complete_lone(calling, pass.core, message.octets) { Taken::Done } else { Taken::No }
     }
 }
 

@@ -10,6 +10,7 @@ use crate::client::{CallRefused, CloseReason, ConnectionEvent};
 use crate::connection::Connection;
 use crate::engine::{Engine, find};
 use crate::service::Services;
+use crate::version2::calling::begin_probe;
 
 impl<P: Provider, S: Services> Engine<P, S> {
     /// The queue pair of the connection that its user calls `name`.
@@ -46,21 +47,15 @@ impl<P: Provider, S: Services> Engine<P, S> {
         // From now on it counts whether anything is heard.
         found.opened = self.core.now;
         if let Some(version2) = version2 {
-            let calling = match found.calling.take().filter(|_| session.lost.is_some()) {
+            let mut calling = match found.calling.take().filter(|_| session.lost.is_some()) {
                 Some(mut calling) => {
                     calling.requester.handle_reconnect(parameters);
-                    calling.heard = self.core.now;
-                    calling.begin_probe(version2);
                     calling
                 }
-                None => {
-                    let policy = session.policy;
-                    let mut calling = Calling::new(&self.core.config, parameters, seed, connection, policy);
-                    calling.heard = self.core.now;
-                    calling.begin_probe(version2);
-                    calling
-                }
+                None => Calling::new(&self.core.config, parameters, seed, connection, session.policy),
             };
+            calling.heard = self.core.now;
+            begin_probe(&mut calling, version2);
             found.calling = Some(calling);
             return found.begin_probing(&mut self.core);
         }

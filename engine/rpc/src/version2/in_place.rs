@@ -2,7 +2,7 @@
 //!
 //! The counterpart of [`in_place`](crate::in_place) for version 2, by the same rules: anything unusual takes the general way.
 //! Data is copied once, from where it arrived to where it is kept; results leave from where they lie. The client's end:
-//! `make_lone` and `complete_lone` of [`Calling`](crate::client::calling::Calling).
+//! [`make_lone`](super::making::make_lone) and [`complete_lone`](super::calling::complete_lone).
 
 use stag_fabric::{
     GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, ScatteredMessage, Taken,

@@ -18,6 +18,7 @@ use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
+use crate::version2::calling::{fall_back, receive_version2};
 use crate::version2::{ClientVersion2, PlacementLimits, ServerVersion2, own_characteristics};
 
 impl<P: Provider, S: Services> Engine<P, S> {
@@ -157,7 +158,7 @@ impl Connection {
                 Err(CloseReason::Violation("it called before it said which version it speaks"))
             }
             (Some(Half::Calling), serving, Some(calling)) => {
-                let received = calling.receive_version2(pass.core, self.id, message, invalidated, exposed);
+                let received = receive_version2(calling, pass.core, self.id, message, invalidated, exposed);
                 received.map_err(CloseReason::Violation)?;
                 if let (Some(serving), Some(version2)) = (serving, &calling.version2) {
                     serving.learn_peer(&version2.peer);
@@ -190,7 +191,7 @@ impl Connection {
                 return Err(CloseReason::Violation("it announced version 2, and refuses it"));
             }
             NextMessage::Any(ProtocolVersion::One) => {
-                calling.fall_back();
+                fall_back(calling);
                 if let Some(serving) = &mut self.serving {
                     serving.version2 = None;
                 }
