@@ -151,8 +151,9 @@ impl Connection {
         let mut serving = Serving::reverse(&core.config, &self.parameters, share);
         if let Some(version2) = self.calling.as_ref().and_then(|calling| calling.version2.as_deref()) {
             let threshold = self.parameters.reversed().reply_threshold;
-            serving.version2 = Some(Box::new(ServerVersion2::reverse(&core.config, version2.own, threshold)));
-            serving.learn_receives();
+            let mut version2 = Box::new(ServerVersion2::reverse(&core.config, version2.own, threshold));
+            version2.learn_receives(&mut serving.responder);
+            serving.version2 = Some(version2);
         }
         // 8167-4.1-d: the peer has one credit before it hears of any.
         let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);

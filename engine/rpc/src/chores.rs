@@ -9,6 +9,7 @@ use crate::client::CloseReason;
 use crate::client::calling::Liveness;
 use crate::engine::{Engine, find};
 use crate::server::pulling::{PRESSED, Pressure, WANTED_BACK, worse};
+use crate::server::serving::exposing::{revoke_overdue, revoke_silent};
 use crate::service::Services;
 use crate::state::Pass;
 
@@ -77,7 +78,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 }
             }
             if let Some(serving) = found.serving.as_mut() {
-                serving.revoke_overdue(&mut self.core, id);
+                revoke_overdue(serving, &mut self.core, id);
             }
             if found.serving.as_mut().is_some_and(|serving| serving.observe_progress(&self.core)) {
                 found.close(&mut self.core, CloseReason::Stuck);
@@ -145,7 +146,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 continue;
             }
             serving.vacate(&mut self.core);
-            serving.revoke_silent(&mut self.core, id);
+            revoke_silent(serving, &mut self.core, id);
             let idle = serving.idle_pages(&self.core);
             if idle > idlest.0 {
                 idlest = (idle, index);

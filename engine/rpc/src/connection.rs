@@ -20,6 +20,7 @@ use crate::fault::fault;
 use crate::ready::Listed;
 use crate::server::client_log::{ClientName, Service};
 use crate::server::serving::Serving;
+use crate::server::serving::exposing::{exposure_fenced, take_done};
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
 
@@ -144,7 +145,7 @@ impl Connection {
         invalidated: Option<Handle>,
     ) -> Option<Buf> {
         let Some(serving) = &mut self.serving else { return Some(message) };
-        match serving.take_done(core, self.id, message, invalidated) {
+        match take_done(serving, core, self.id, message, invalidated) {
             Ok(message) => message,
             Err(reason) => {
                 self.close(core, reason);
@@ -178,7 +179,7 @@ impl Connection {
         if let Some(serving) = self.serving.as_mut().filter(|serving| serving.exposes_replies())
             && let Some(exposed) = left.take()
         {
-            match serving.exposure_fenced(core, self.id, handle, exposed) {
+            match exposure_fenced(serving, core, self.id, handle, exposed) {
                 Ok(others) => left = others,
                 Err(reason) => self.close(core, reason),
             }

@@ -22,6 +22,7 @@ use crate::pools::PAGE_LEN;
 use crate::server::draft::Draft;
 use crate::server::owner::{address, owner};
 use crate::server::pending::Served;
+use crate::server::serving::carrying::{answer_kept, answer_single};
 use crate::server::transit::TransitAccounts;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Origin;
@@ -346,7 +347,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let Engine { core, connections, .. } = self;
         let Some(found) = find(connections, reply.token.connection) else { return false };
         let Some(serving) = found.serving.as_mut() else { return false };
-        if !serving.answer_kept(core, &reply.token, reply.is_service, reply.payload) {
+        if !answer_kept(serving, core, &reply.token, reply.is_service, reply.payload) {
             return false;
         }
         core.state.ready.touch(found);
@@ -381,7 +382,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         if let Some(found) = find(connections, token.connection)
             && let Some(serving) = found.serving.as_mut()
         {
-            match serving.answer_single(core, token, is_service, payload, &mut left) {
+            match answer_single(serving, core, token, is_service, payload, &mut left) {
                 Ok(Served::Left) => {}
                 Ok(_) => {
                     core.state.ready.touch(found);

@@ -12,6 +12,7 @@ use crate::server::eviction::victim;
 use crate::server::governor::{CLIENT_WEIGHT_USUAL, FIRST_RECEIVES};
 use crate::server::owner::owner;
 use crate::server::serving::Serving;
+use crate::server::serving::exposing::expose_replies;
 use crate::service::Services;
 
 /// How long a request waits for the end of the connection that makes room for it.
@@ -107,7 +108,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         // 8166-3.3.3-a: the peer has one credit before it hears of any.
         let posted = serving.post_receives(&mut self.core, id, FIRST_RECEIVES);
         let exposes = posted && !is_version2 && self.may_expose_to(private_data);
-        let exposed_replies = if exposes { serving.expose_replies(&mut self.core, id) } else { 0 };
+        let exposed_replies = if exposes { expose_replies(&mut serving, &mut self.core, id) } else { 0 };
         connection.serving = Some(serving);
         self.insert(Box::new(connection));
         let own = self.private_data_to_accept(exposed_replies, is_version2);

@@ -18,8 +18,9 @@ use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
-use crate::version2::calling::{fall_back, receive_version2};
-use crate::version2::{ClientVersion2, PlacementLimits, ServerVersion2, own_characteristics};
+use crate::version2::{
+    ClientVersion2, PlacementLimits, ServerVersion2, calling, own_characteristics, serving,
+};
 
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Returns `capacity` with as many targets for each Receive as a connection of version 2 may post.
@@ -89,8 +90,9 @@ impl<P: Provider, S: Services> Engine<P, S> {
         let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
         // Until the client tells more, Replies are as long as version 1 would have them (V2-5.2-c).
         let threshold = connection.parameters.reply_threshold;
-        serving.version2 = Some(Box::new(ServerVersion2::new(config, own, threshold)));
-        serving.learn_receives();
+        let mut version2 = Box::new(ServerVersion2::new(config, own, threshold));
+        version2.learn_receives(&mut serving.responder);
+        serving.version2 = Some(version2);
         connection.is_special = true;
     }
 }
@@ -151,17 +153,20 @@ impl Connection {
         match (half, &mut self.serving, &mut self.calling) {
             (Some(Half::Serving), Some(serving), _) if is_settled => {
                 let link = Link { id: self.id, peer: self.peer.as_ref() };
-                serving.receive_version2(pass, link, message)
+                serving::receive_version2(serving, pass, link, message)
             }
             // V2-5-a: one message at a time, until the first is answered.
             (Some(Half::Serving), Some(_), _) => {
                 Err(CloseReason::Violation("it called before it said which version it speaks"))
             }
             (Some(Half::Calling), serving, Some(calling)) => {
-                let received = receive_version2(calling, pass.core, self.id, message, invalidated, exposed);
+                let received =
+                    calling::receive_version2(calling, pass.core, self.id, message, invalidated, exposed);
                 received.map_err(CloseReason::Violation)?;
-                if let (Some(serving), Some(version2)) = (serving, &calling.version2) {
-                    serving.learn_peer(&version2.peer);
+                if let (Some(serving), Some(version2)) = (serving, &calling.version2)
+                    && let Some(own) = &mut serving.version2
+                {
+                    own.learn_peer(&mut serving.responder, &version2.peer);
                 }
                 self.advance_set_up(pass.core)
             }
@@ -191,7 +196,7 @@ impl Connection {
                 return Err(CloseReason::Violation("it announced version 2, and refuses it"));
             }
             NextMessage::Any(ProtocolVersion::One) => {
-                fall_back(calling);
+                calling::fall_back(calling);
                 if let Some(serving) = &mut self.serving {
                     serving.version2 = None;
                 }

@@ -24,7 +24,9 @@ impl Serving {
     /// Notes the client's progress; a client that lets nothing be read is no longer trusted. Returns whether it has left its
     /// Replies untaken, or our Reads unanswered, for too long. Each pull has a time of its own.
     pub(crate) fn observe_progress<P>(&mut self, core: &Core<P>) -> bool {
-        let is_awaited = !self.sends.is_empty() || !self.blocked.is_empty() || self.has_unexposed();
+        let is_awaited = !self.sends.is_empty()
+            || !self.blocked.is_empty()
+            || self.exposing.as_ref().is_some_and(|exposing| exposing.has_waiting());
         if self.progress.observe(is_awaited, core.now, core.config.peer_timeout) {
             return true;
         }
