@@ -38,6 +38,9 @@ pub(crate) struct FinishedRead {
 /// in this time are answered, those that come later are not begun.
 const LINGER: Duration = Duration::from_millis(10);
 
+/// The connections of an engine, by the places of their queue pairs.
+pub(crate) type Connections = [Option<Box<Connection>>];
+
 /// One connection.
 #[derive(Debug)]
 pub(crate) struct Connection {

@@ -17,7 +17,7 @@ use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Singl
 use stag_wire::xdr::{Reduced, Writer};
 
 use crate::carried::{CarriedChunk, CarriedRoom, Destination};
-use crate::connection::Connection;
+use crate::connection::{Connection, Connections};
 use crate::engine::{Engine, find};
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pending::{Begun, CarriedCall, Stage};
@@ -37,36 +37,34 @@ use crate::version2::in_place::take_lone;
 /// The msg_type of a Reply.
 const REPLY: [u8; 4] = 1_u32.to_be_bytes();
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
-    #[inline(always)]
-    pub(crate) fn poll_provider(&mut self) -> usize {
-        if self.core.recorder.is_some() {
-            return self.poll_provider_recorded();
-        }
-        let Engine { core, services, connections, completions, .. } = self;
-        let Core { provider, state } = core;
-        let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker { pass: Pass { core: state, services }, connections };
-        provider.poll_in_place(now, completions, burst, &mut taker)
+/// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
+#[inline(always)]
+pub(crate) fn poll_provider<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    if engine.core.recorder.is_some() {
+        return poll_provider_recorded(engine);
     }
+    let Engine { core, services, connections, completions, .. } = engine;
+    let Core { provider, state } = core;
+    let (now, burst) = (state.now, state.config.burst);
+    let mut taker = Taker { pass: Pass { core: state, services }, connections };
+    provider.poll_in_place(now, completions, burst, &mut taker)
+}
 
-    // Not inline: a server that records nothing pays for one branch in each pass.
-    #[cold]
-    #[inline(never)]
-    fn poll_provider_recorded(&mut self) -> usize {
-        let Engine { core, services, connections, completions, .. } = self;
-        let Core { provider, state } = core;
-        let (now, burst) = (state.now, state.config.burst);
-        let taker = Taker { pass: Pass { core: state, services }, connections };
-        provider.poll_in_place(now, completions, burst, &mut RecordingTaker(taker))
-    }
+// Not inline: a server that records nothing pays for one branch in each pass.
+#[cold]
+#[inline(never)]
+fn poll_provider_recorded<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let Engine { core, services, connections, completions, .. } = engine;
+    let Core { provider, state } = core;
+    let (now, burst) = (state.now, state.config.burst);
+    let taker = Taker { pass: Pass { core: state, services }, connections };
+    provider.poll_in_place(now, completions, burst, &mut RecordingTaker(taker))
 }
 
 /// What takes messages where they arrived: an engine without its provider, which shows them.
 struct Taker<'a, S> {
     pass: Pass<'a, EngineState, S>,
-    connections: &'a mut [Option<Box<Connection>>],
+    connections: &'a mut Connections,
 }
 
 impl<S: Services> TakeShown for Taker<'_, S> {

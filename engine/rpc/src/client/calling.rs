@@ -14,9 +14,7 @@ use crate::client::pulling::{PullTable, PullTerms};
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
 use crate::client::slot::{CallKind, Ending, Slot, Stage};
-use crate::client::{
-    CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Credentials, ReplyMode, Request, Results,
-};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Request, Results};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
 use crate::state::{Core, EngineState};
@@ -344,17 +342,7 @@ impl Calling {
             let is_gone = self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
             return if is_gone { Liveness::Gone } else { Liveness::Presumed };
         }
-        let request = Request {
-            program: policy.program,
-            version: policy.version,
-            procedure: 0,
-            credentials: Credentials::None,
-            user: 0,
-            timeout: policy.answer_within,
-            results_len_max: 0,
-            retransmit: false,
-            reply_mode: ReplyMode::Auto,
-        };
+        let request = Request::null(policy.program, policy.version, policy.answer_within);
         let made = self.make(core, id, &request, &mut Chunks::default(), CallKind::KeepAlive, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
         Liveness::Presumed

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;
-use stag_memory::{Buf, Shared};
+use stag_memory::Buf;
 use stag_proto::directions::{ResultItem, ResultPlace};
 use stag_proto::responder::{
     self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder, Responder2, ResponderCallId, is_version2,
@@ -30,7 +30,7 @@ use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::service::{Procedure, Repeat};
 use crate::state::Core;
 use crate::version2::receives::take_message;
-use crate::version2::{CONTINUATION_MAX, ServerVersion2, operation};
+use crate::version2::{CONTINUATION_MAX, ServerVersion2, copy_pieces, operation};
 
 /// What there is for the results of a Call that came as a group, beside a base message.
 #[derive(Clone, Copy, Debug)]
@@ -154,7 +154,7 @@ pub(crate) fn answer_group<P: Provider>(
 }
 
 /// Sends the Reply to a base message. One that fits the client's Receives, and no buffer for messages, is put together in
-/// memory for payload, and waits for that as in [`Serving::send_group`].
+/// memory for payload, and waits for that as in [`send_group`].
 pub(crate) fn send_base<P: Provider>(
     serving: &mut Serving,
     core: &mut Core<P>,
@@ -179,7 +179,7 @@ pub(crate) fn send_base<P: Provider>(
         core.put_draft(draft);
         return Err(fault("a Call that ended while it was answered"));
     };
-    copy_pieces(&draft.long, 0, &mut send[emitted.header_len..]);
+    copy_pieces(draft.long.iter(), 0, &mut send[emitted.header_len..]);
     draft.long.clear();
     core.statistics.copied_bytes += len as u64;
     draft.id = reply_id(call.xid());
@@ -277,7 +277,7 @@ fn send_group<P: Provider>(
             let at = piece.at as usize;
             out[filled..at].fill(0);
             filled = at + piece.len as usize;
-            copy_pieces(&draft.pieces, piece.from as usize, &mut out[at..filled]);
+            copy_pieces(draft.pieces.iter(), piece.from as usize, &mut out[at..filled]);
         }
         core.statistics.copied_bytes += u64::from(sent.len);
     }
@@ -389,23 +389,6 @@ fn gather_payload(draft: &Draft, plan: &GroupPlan, payload: &mut Vec<u8>) {
         draft.pieces.iter().for_each(|piece| payload.extend_from_slice(piece));
         payload.resize(end, 0);
         payload.extend_from_slice(&behind);
-    }
-}
-
-/// Copies octets of an item that lies in pieces, one behind the other.
-fn copy_pieces(pieces: &[Shared], mut from: usize, mut out: &mut [u8]) {
-    for piece in pieces {
-        if from >= piece.len() {
-            from -= piece.len();
-            continue;
-        }
-        let len = (piece.len() - from).min(out.len());
-        let (here, rest) = out.split_at_mut(len);
-        here.copy_from_slice(&piece[from..from + len]);
-        (from, out) = (0, rest);
-        if out.is_empty() {
-            return;
-        }
     }
 }
 

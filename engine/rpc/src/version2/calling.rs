@@ -26,7 +26,7 @@ use crate::config::EngineConfig;
 use crate::few::Few;
 use crate::state::{Core, EngineState};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
-use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, UNCREDITED_RECEIVES};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, UNCREDITED_RECEIVES, learn};
 use crate::version2::{PlacementLimits, operation};
 
 /// What the client half of a connection has beside that of version 1.
@@ -317,16 +317,6 @@ impl ClientVersion2 {
         self.requester2.handle_over(requester, call);
         let unused = 1 + self.requester2.take_unused();
         self.promised = self.promised.saturating_sub(unused);
-    }
-}
-
-/// Takes in what the peer says of itself.
-fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
-    match operation {
-        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
-        OptionalOperation::Update(update) => peer.handle_update(update),
-        // Nothing was asked.
-        _ => {}
     }
 }
 

@@ -19,11 +19,11 @@ use stag_wire::xdr::{Overflow, Writer};
 use crate::ConnectionId;
 use crate::client::calling::Calling;
 use crate::client::making::{Making, NOT_AS_PLANNED};
-use crate::client::slot::{Ending, Stage, Written};
+use crate::client::slot::{Ending, Slot, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallRefused, Chunks};
 use crate::state::Core;
 use crate::version2::receives::take_message;
-use crate::version2::{CONTINUATION_MAX, ClientVersion2};
+use crate::version2::{CONTINUATION_MAX, ClientVersion2, copy_pieces};
 
 /// Whether a Call that was begun is made.
 pub(crate) enum Made {
@@ -188,13 +188,7 @@ pub(crate) fn make_lone<P: Provider>(
         None => pieces.extend(chunks.read.drain().map(|(_, data)| data)),
     }
     calling.occupy(core, making);
-    let slot = &mut calling.slots[making.call.index()];
-    slot.reply_chunk = None;
-    slot.written.clear();
-    slot.reads.clear();
-    for (chunk, buf) in chunks.write.drain() {
-        slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
-    }
+    hold_results(&mut calling.slots[making.call.index()], chunks);
     core.provider.send_gathered(making.id, len, &mut pieces);
     core.statistics.calls_sent += 1;
     core.statistics.groups_sent += u64::from(is_transmission);
@@ -326,19 +320,16 @@ fn send_group<P: Provider>(
             let at = piece.at as usize;
             out[filled..at].fill(0);
             filled = at + piece.len as usize;
-            copy_item(&data, piece.item as u8, piece.from as usize, &mut out[at..filled]);
+            let pieces =
+                data.iter().filter(|(number, _)| usize::from(*number) == piece.item).map(|(_, data)| data);
+            copy_pieces(pieces, piece.from as usize, &mut out[at..filled]);
         }
         core.statistics.copied_bytes += u64::from(sent.len) - header_len.unwrap_or(0) as u64;
     }
     data.clear();
     version2.promised += 1 + group.response_receives;
     version2.reply_bufs[call.index()] = reply_buf;
-    let slot = &mut calling.slots[call.index()];
-    (slot.reply_chunk, slot.written) = (None, ArrayVec::new());
-    slot.reads.clear();
-    for (chunk, buf) in chunks.write.drain() {
-        slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
-    }
+    hold_results(&mut calling.slots[call.index()], chunks);
     core.statistics.groups_sent += 1;
     core.statistics.continuations += sends.len() as u64 - 1;
     core.statistics.items_placed += group.items.len() as u64;
@@ -377,11 +368,8 @@ fn post_group<P: Provider>(
                     PostError::NotConnected => CallError::NotSent,
                     error => CallError::NotPosted(error),
                 };
-                version2.promised -= 1;
+                version2.forget_unsent(&mut calling.requester, call);
                 calling.slots[call.index()].enter(Stage::Ending(Ending::Failed(error)));
-                version2.requester2.handle_over(&mut calling.requester, call);
-                let unused = version2.requester2.take_unused();
-                version2.promised = version2.promised.saturating_sub(unused);
                 let memory = calling.requester.abandon(call);
                 calling.settle(core, id, call, memory);
                 return Made::Yes;
@@ -392,19 +380,12 @@ fn post_group<P: Provider>(
     Made::Yes
 }
 
-/// Copies octets of an item, which is in the pieces with its number, one behind the other.
-fn copy_item(data: &[(u8, Shared)], item: u8, mut from: usize, mut out: &mut [u8]) {
-    for (_, piece) in data.iter().filter(|(number, _)| *number == item) {
-        if from >= piece.len() {
-            from -= piece.len();
-            continue;
-        }
-        let len = (piece.len() - from).min(out.len());
-        let (here, rest) = out.split_at_mut(len);
-        here.copy_from_slice(&piece[from..from + len]);
-        (from, out) = (0, rest);
-        if out.is_empty() {
-            return;
-        }
+/// Keeps the buffers for a Call's results in its slot. The client puts the results into them, so none is exposed.
+fn hold_results(slot: &mut Slot, chunks: &mut Chunks) {
+    slot.reply_chunk = None;
+    slot.written.clear();
+    slot.reads.clear();
+    for (chunk, buf) in chunks.write.drain() {
+        slot.written.push(Written { chunk, handle: 0, offered: buf.len() as u32, buf: Some(buf) });
     }
 }

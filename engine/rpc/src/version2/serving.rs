@@ -11,7 +11,7 @@ use stag_proto::placement::ItemSpan;
 use stag_proto::responder::{RefusedCall, Responder, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma;
-use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
+use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, VERSION};
 use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
@@ -31,7 +31,7 @@ use crate::state::{Core, Link, Pass};
 use crate::version2::answering::UnsentReply;
 use crate::version2::explicit::{base_message, is_explicit};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
-use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, learn};
 
 /// In the list of slots that wait: there is no memory for the Receives that the connection needs.
 pub(crate) const RECEIVES_OWED: u32 = u32::MAX;
@@ -248,11 +248,7 @@ fn take_in_version2<P: Provider, S: Services>(
         }
         ResponderEvent2::Answer(small) => Meant::Answer(small),
         ResponderEvent2::Characteristics(operation) => {
-            match &operation {
-                OptionalOperation::Initial(initial) => characteristics.handle_initial(initial),
-                OptionalOperation::Update(update) => characteristics.handle_update(update),
-                _ => {}
-            }
+            learn(characteristics, &operation);
             Meant::Told
         }
         ResponderEvent2::Rest
