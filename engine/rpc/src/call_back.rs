@@ -254,7 +254,7 @@ impl Made {
     }
 }
 
-/// Makes the Calls to clients that services have, and tells services of those that are over. Returns how much there was.
+/// Makes the Calls to clients that services ask for, and tells services how they ended. Returns how many there were.
 #[inline(always)]
 pub(crate) fn call_clients_back<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
     let mut count = 0;

@@ -19,7 +19,7 @@ use crate::state::{Core, Pass};
 /// How often Calls' deadlines are looked at: the precision of a Call's time-out.
 pub(crate) const SCAN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Goes on with what waits on the connections, and says how much of it went on.
+/// Resumes waiting work of the connections. Returns how much of it made progress.
 #[inline(never)]
 pub(crate) fn flush<P: Provider, S: Services>(
     pass: &mut Pass<'_, Core<P>, S>,
@@ -45,7 +45,7 @@ pub(crate) fn flush<P: Provider, S: Services>(
     count
 }
 
-/// Looks at deadlines of Calls, at clients that do not go on, and at connections that are being set up for too long.
+/// Ends what took too long: Calls past their deadlines, clients that stall, connections that are not set up in time.
 #[cold]
 pub(crate) fn scan<P: Provider>(core: &mut Core<P>, connections: &mut Connections) {
     let mut pressure = core.streams_pressure;
@@ -99,7 +99,7 @@ pub(crate) fn scan<P: Provider>(core: &mut Core<P>, connections: &mut Connection
     }
 }
 
-/// A busy connection has less than its part of the credits: ends the idle one that holds most beyond its own. A silent client
+/// Ends the idle connection that holds the most credits beyond its share, for a busy one that has less than its own. A silent client
 /// cannot be told of a lower grant.
 #[cold]
 fn relieve_starved<P: Provider>(core: &mut Core<P>, connections: &mut Connections) {
@@ -120,7 +120,7 @@ fn relieve_starved<P: Provider>(core: &mut Core<P>, connections: &mut Connection
     }
 }
 
-/// Others wait for memory: takes it back from those who do nothing with it, and ends the one that holds most of what
+/// Takes memory back from connections that do nothing with it, as others wait for it. Ends the connection that holds most of what
 /// cannot be taken back, one in each scan.
 #[cold]
 fn relieve<P: Provider>(core: &mut Core<P>, connections: &mut Connections, pressure: Pressure) {

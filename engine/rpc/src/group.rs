@@ -246,7 +246,7 @@ pub(crate) fn register_group<P: Provider>(core: &mut Core<P>) -> Result<(), Fabr
     state.carrier.as_ref().map_or(Ok(()), |carrier| carrier.arenas.register_with(provider))
 }
 
-/// Takes in what the others tell, and sends on what belongs to them. Returns how much there was.
+/// Takes in the news of the other reactors, and sends them theirs. Returns how many there were.
 pub(crate) fn attend<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
     let Some(mut membership) = engine.membership.take() else { return 0 };
     let now = engine.core.now;

@@ -547,14 +547,14 @@ fn take_whole<S: Services>(
     taken
 }
 
-/// Where a Call comes in that [`Serving::may_take`].
+/// Where a Call arrives that [`Serving::may_take`] allows to be taken where it arrived.
 #[inline(always)]
 pub(crate) fn origin<'c>(responder: &Responder, state: &EngineState, link: Link<'c>) -> Origin<'c> {
     let slot = responder.next_slot();
     Origin { connection: link.id, slot, peer: link.peer, local: None, now: state.now }
 }
 
-/// Keeps the data of a Call whose handler was asked where it arrived, and answers later.
+/// Keeps the data of a Call whose handler ran where the Call arrived, and answers later.
 #[inline(always)]
 pub(crate) fn keep_data(
     begun: &mut Option<Begun>,
@@ -573,10 +573,10 @@ pub(crate) fn keep_data(
     }
 }
 
-/// Leaves a Call to the general way, which takes it in next: its handler has answered.
+/// Leaves a Call to the general way, which takes it in next. Its handler has answered.
 #[cold]
 pub(crate) fn leave(begun: &mut Option<Begun>, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
-    // What is kept of its Reply is kept already.
+    // The duplicate request cache has its Reply already.
     let terms = ReplyPolicy { kept: None, ..terms };
     *begun = Some(Begun { xid, terms, draft: Some(draft), pull: None });
     Taken::No

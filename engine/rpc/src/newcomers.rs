@@ -66,7 +66,7 @@ impl fmt::Debug for Doorkeeper {
 }
 
 impl Doorkeeper {
-    /// `place` says where connections belong: at this engine, or at one of this number of others.
+    /// `place` says which of `engines` engines serves a connection.
     pub(crate) fn new(engines: usize, place: impl FnMut(&Peer) -> ServedAt + 'static) -> Doorkeeper {
         Doorkeeper { place: Box::new(place), streams: VecDeque::new(), engines }
     }
@@ -113,7 +113,7 @@ pub(crate) fn adopt<P: Provider, S: Services>(engine: &mut Engine<P, S>, newcome
     }
 }
 
-/// A request to connect came in: keeps it, or lets it go to where it belongs.
+/// Keeps a request to connect, or releases it to the engine where it belongs.
 pub(crate) fn place_request<P: Provider, S: Services>(
     engine: &mut Engine<P, S>,
     request: ConnectRequestId,

@@ -144,12 +144,12 @@ impl Carrier {
         }
     }
 
-    /// Says what leads to the homes of clients.
+    /// Sets how the homes of clients are found.
     pub(crate) fn set_homes(&mut self, homes: Homes) {
         self.homes = homes;
     }
 
-    /// A connection of this client comes, whose home is that.
+    /// Counts a connection of this client, whose home is that reactor.
     pub(crate) fn note_home(&mut self, peer: &Peer, home: ReactorId) {
         if let Homes::Told(homes) = &mut self.homes {
             let (reactor, connections) = homes.entry(address(peer)).or_insert((home, 0));
@@ -157,7 +157,7 @@ impl Carrier {
         }
     }
 
-    /// A connection of this client is gone.
+    /// Forgets a connection of this client, which is gone.
     pub(crate) fn forget_home(&mut self, peer: &Peer) {
         if let Homes::Told(homes) = &mut self.homes
             && let Entry::Occupied(mut found) = homes.entry(address(peer))
@@ -169,7 +169,7 @@ impl Carrier {
         }
     }
 
-    /// Keeps a Reply until the lanes were read.
+    /// Keeps a Reply until all lanes of this pass were read.
     #[cold]
     fn put_aside(&mut self, record: &LaneRecord, octets: Option<Box<[u8]>>) {
         let cargo = octets.into_iter().map(Attachment::Octets).collect();
@@ -204,7 +204,7 @@ pub(crate) fn join<P>(core: &mut Core<P>, lanes: CallLanes, member: Option<Group
     core.carrier = Some(Box::new(carrier));
 }
 
-/// What leads to the other reactors, of an engine that is one of a group.
+/// The carrier of an engine that is one of a group.
 #[inline(always)]
 pub(crate) fn carrier(state: &mut EngineState) -> &mut Carrier {
     match &mut state.carrier {
@@ -213,7 +213,7 @@ pub(crate) fn carrier(state: &mut EngineState) -> &mut Carrier {
     }
 }
 
-/// Executes what other reactors carried here, and takes in what they answered. Returns how much there was.
+/// Executes the Calls that other reactors carried here, and takes in their Replies. Returns how many there were.
 #[inline(never)]
 pub(crate) fn exchange<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
     let EngineState { carrier: Some(found), pools, transit, .. } = &mut engine.core.state else { return 0 };
@@ -242,7 +242,7 @@ pub(crate) fn exchange<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> u
     count
 }
 
-/// Sends large results, and what this reactor answers to itself. Returns how many Replies there were.
+/// Delivers the Replies that were put aside: large ones, and those of this reactor to itself. Returns how many.
 ///
 /// A few in a pass: what other reactors put into their lanes meanwhile would wait for all of them, and then these
 /// reactors have nothing to do while this one copies, and the other way round.
@@ -316,7 +316,7 @@ fn handle_record<P: Provider, S: Services>(engine: &mut Engine<P, S>, from: Reac
     }
 }
 
-/// Takes in a Call to a client of this reactor, or how one ended that was carried from here.
+/// Takes in a Call to a client of this reactor, or the end of one that this reactor carried elsewhere.
 #[cold]
 fn take_carried_back(state: &mut EngineState, from: ReactorId, record: &LaneRecord) {
     let key = decode_key(record);
@@ -397,8 +397,8 @@ fn deliver_single<P: Provider>(
     deliver_result(core, connections, &reply.token, reply.is_service, reply.payload, Some(piece))
 }
 
-/// Answers a Call with one chunk that was carried from where it arrived: with this payload, and with this result. `false`: it takes
-/// the general way, and the result is in the carrier's `pieces`.
+/// Answers a Call with one chunk that was carried from where it arrived, by this payload and this result. `false`: it takes the
+/// general way, and the result is in the carrier's `pieces`.
 #[inline]
 fn deliver_result<P: Provider>(
     core: &mut Core<P>,
@@ -430,7 +430,7 @@ fn deliver_result<P: Provider>(
     false
 }
 
-/// Takes in what another reactor answered, the general way.
+/// Takes in another reactor's Reply, the general way.
 #[inline(never)]
 fn deliver_carried<P: Provider, S: Services>(
     engine: &mut Engine<P, S>,
@@ -453,7 +453,7 @@ fn deliver_carried<P: Provider, S: Services>(
     }
 }
 
-/// Executes another reactor's Call, or this one's as the last that does.
+/// Executes a Call of another reactor, or one of this reactor that all others have executed.
 fn execute<S: Services>(
     pass: &mut Pass<'_, EngineState, S>,
     from: ReactorId,

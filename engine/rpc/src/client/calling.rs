@@ -164,7 +164,7 @@ impl Calling {
         self.pulls_waiting = 0;
     }
 
-    /// The Receives of this connection, or of the next one, are those of version 1.
+    /// Sets the number of Receives to that of version 1, for this connection or the next one.
     pub(crate) fn receive_as_version1(&mut self) {
         self.receives_max = self.requester.window().requested() + SPARE_RECEIVES;
     }

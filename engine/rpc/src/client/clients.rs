@@ -15,7 +15,7 @@ use crate::state::Core;
 use crate::version2::calling::begin_probe;
 use crate::version2::set_up::{version2_of, with_targets};
 
-/// A client's connection is established, for the first time or anew.
+/// Sets up the client half of a connection that is established, for the first time or anew.
 pub(crate) fn handle_connected<P: Provider>(
     core: &mut Core<P>,
     connections: &mut Connections,
@@ -71,21 +71,19 @@ pub(crate) fn handle_connected<P: Provider>(
     core.events.push_back(ConnectionEvent::Established { connection });
 }
 
-/// A client's connection is gone.
+/// Returns a client's connection that is gone if it will be made anew; else ends it.
 pub(crate) fn lose<P: Provider>(
     core: &mut Core<P>,
-    parked: &mut Vec<Box<Connection>>,
     moved: &mut Vec<(ConnectionId, ConnectionId)>,
     mut gone: Box<Connection>,
     reason: CloseReason,
-) {
-    // A server that breaks the rules would break them again, for the same Calls, without end; and what a defect of ours left
-    // behind is not to be trusted.
+) -> Option<Box<Connection>> {
+    // A server that breaks the rules would break them again, for the same Calls, without end; and the state that a defect of ours
+    // left behind is not trusted.
     let is_final = matches!(reason, CloseReason::Violation(_) | CloseReason::Fault(_));
-    let is_final = core.stopping || is_final;
-    if is_final || !gone.await_another(core) {
+    if core.stopping || is_final || !gone.await_another(core) {
         close(core, moved, gone, reason);
-        return;
+        return None;
     }
     let connection = gone.name();
     moved.retain(|(name, _)| *name != connection);
@@ -93,7 +91,7 @@ pub(crate) fn lose<P: Provider>(
         tracing::info!("connection ended: {}; it is made anew", reason.describe("the server"));
         core.events.push_back(ConnectionEvent::Interrupted { connection, reason });
     }
-    parked.push(gone);
+    Some(gone)
 }
 
 /// Ends a client's connection that is gone.
@@ -115,7 +113,7 @@ pub(crate) fn close<P: Provider>(
     }
 }
 
-/// Makes parked connections anew, when it is time. Calls' deadlines hold meanwhile.
+/// Makes parked connections anew that are due. The deadlines of their Calls hold meanwhile.
 pub(crate) fn restore<P: Provider, S: Services>(engine: &mut Engine<P, S>) {
     // Each is looked at once: one that fails at once may be due again at once.
     for index in (0..engine.parked.len()).rev() {
@@ -154,8 +152,7 @@ pub(crate) fn restore<P: Provider, S: Services>(engine: &mut Engine<P, S>) {
     }
 }
 
-/// The queue pair of the connection that its user calls `name`, where `moved` has the names and queue pairs of connections that
-/// were made anew.
+/// The queue pair of the connection that its user calls `name`. `moved`: names and queue pairs of connections that were restored.
 #[inline]
 pub(crate) fn current(moved: &[(ConnectionId, ConnectionId)], name: ConnectionId) -> ConnectionId {
     if moved.is_empty() {

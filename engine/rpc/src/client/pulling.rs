@@ -97,7 +97,7 @@ fn parts(message: &[u8]) -> ArrayVec<ReadPart, READ_PARTS_MAX> {
 }
 
 impl PullTable {
-    /// The table of a client half with this number of slots, as its connection agreed. `terms` allow one Reply at least.
+    /// A table for a client half with this number of slots. `terms` must allow at least one Reply.
     pub(crate) fn new(slots: usize, terms: PullTerms) -> PullTable {
         // Each Reply answers a Call of ours. Further ones wait for the send queue, which has room for that.
         let count = usize::from(terms.replies_max).min(2 * slots);

@@ -206,7 +206,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         self.connections.get(id.index as usize)?.as_deref().filter(|found| found.id == id)
     }
 
-    /// Why there can be no Call on a connection that is not established.
+    /// Why a Call on a connection that is not established is refused.
     #[cold]
     fn refusal(&self, connection: ConnectionId) -> CallRefused {
         let parked = self.parked.iter().map(Box::as_ref);

@@ -26,7 +26,7 @@ use crate::service::Services;
 use crate::service::late::answer_late;
 use crate::state::Pass;
 
-/// How often a pass that finds nothing looks again.
+/// How often a pass that finds nothing polls again.
 const IDLE_LOOKS: usize = 4;
 
 impl<P: Provider, S: Services> Poller for Engine<P, S> {
@@ -161,7 +161,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
 }
 
 impl<P: Provider, S: Services> Engine<P, S> {
-    /// Acts on all that one look found, and says how many events were among it.
+    /// Handles the events and completions that one poll found. Returns the number of events.
     #[inline]
     fn handle(&mut self) -> usize {
         let mut events = 0;
@@ -190,7 +190,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         0
     }
 
-    /// Looks once more: where memory is shared a Read is done when it is posted, and its Call need not wait for another pass. Once
+    /// Polls once more: where memory is shared, a Read is done when it is posted, so its Call need not wait for another pass. Once
     /// only, so that the pass stays bounded.
     #[inline(never)]
     fn look_after_reads(&mut self) -> usize {
@@ -294,7 +294,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         }
     }
 
-    /// Whether every connection that waits, or has a deadline, is in the lists for it.
+    /// Whether every connection that waits or has a deadline is in the list for that.
     fn is_listed(&self) -> bool {
         self.connections.iter().flatten().all(|found| {
             let is_to_be_flushed = found.listed.is_touched || self.core.ready.is_touched_late(found.id);
@@ -302,7 +302,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         })
     }
 
-    /// Looks at deadlines, and makes clients' connections anew for which it is time.
+    /// Checks deadlines, and makes clients' connections anew that are due.
     #[cold]
     fn scan(&mut self) {
         self.next_scan = self.core.now + SCAN_INTERVAL;
@@ -310,7 +310,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         restore(self);
     }
 
-    /// Forgets the connections that are gone, then decides on those that ask to be let in.
+    /// Forgets the connections that are gone, then admits or refuses the ones that ask.
     #[inline(never)]
     fn admit_and_dismiss(&mut self) {
         while let Some((id, reason)) = self.disconnects.pop() {
@@ -349,6 +349,6 @@ impl<P: Provider, S: Services> Engine<P, S> {
                 self.core.serving_count -= 1;
             }
         }
-        lose(&mut self.core, &mut self.parked, &mut self.moved, gone, reason);
+        self.parked.extend(lose(&mut self.core, &mut self.moved, gone, reason));
     }
 }

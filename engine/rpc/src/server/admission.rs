@@ -31,7 +31,7 @@ pub(crate) struct ConnectRequest {
     pub(crate) deadline: Option<Duration>,
 }
 
-/// Answers the requests to connect, but for those that wait for room.
+/// Admits or refuses the requests to connect, except those that wait for room.
 #[cold]
 pub(crate) fn admit_requests<P: Provider, S: Services>(engine: &mut Engine<P, S>) {
     for mut request in std::mem::take(&mut engine.requests) {
@@ -55,7 +55,7 @@ pub(crate) fn admit_requests<P: Provider, S: Services>(engine: &mut Engine<P, S>
     }
 }
 
-/// Ends a connection that is of less use than a newcomer's. `false`: there is none.
+/// Evicts a connection that is of less use than a newcomer's. `false`: no connection is.
 fn make_room<P: Provider>(core: &mut Core<P>, connections: &mut Connections, newcomer: &Peer) -> bool {
     let candidates = connections.iter().flatten().filter_map(|found| {
         let usage = found.serving.as_ref()?.usage(found.opened, found.established);
@@ -74,7 +74,7 @@ fn make_room<P: Provider>(core: &mut Core<P>, connections: &mut Connections, new
     true
 }
 
-/// Takes on a connection that somebody asked for, or says why not.
+/// Accepts a connection, or says why not.
 fn admit<P: Provider, S: Services>(
     engine: &mut Engine<P, S>,
     request: ConnectRequestId,

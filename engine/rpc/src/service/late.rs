@@ -16,7 +16,7 @@ use crate::stream::{Streams, is_stream};
 /// Late answers that one pass sends at most.
 const LATE_BURST: usize = 64;
 
-/// Sends the answers that services and other threads have ready by now, and those that retransmissions wait for.
+/// Sends the answers that services and other threads have ready, and the ones that retransmissions wait for.
 #[inline(always)]
 pub(crate) fn answer_late<P: Provider, S: Services>(
     pass: &mut Pass<'_, Core<P>, S>,
@@ -41,8 +41,7 @@ pub(crate) fn answer_late<P: Provider, S: Services>(
     count
 }
 
-/// Sends the answers that other threads have ready, and those that retransmissions wait for, after `count` others. Returns how many
-/// there are then.
+/// Sends the answers of other threads, and the ones that retransmissions wait for, after `count` others. Returns the new count.
 // Not inline: it would slow down a pass that has none.
 #[inline(never)]
 fn answer_for_others<P: Provider>(

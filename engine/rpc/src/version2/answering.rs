@@ -79,7 +79,7 @@ pub(crate) fn is_group(message: &[u8]) -> bool {
 }
 
 impl ServerVersion2 {
-    /// What there is for the results of a Call that came as a group; `None` of any other.
+    /// The room for the results of a Call that came as a group; `None` for any other Call.
     pub(crate) fn group_room(&self, message: &[u8]) -> Option<GroupRoom> {
         let OptionalOperation::Request(request) = operation(message)? else { return None };
         let layout = &self.peer_layout;
@@ -104,7 +104,7 @@ impl ServerVersion2 {
         Some(GroupRoom { item_room, long_len_max })
     }
 
-    /// What there is for the Reply to a Call of version 2 that came as a base message; `None` of any other.
+    /// The room for the Reply to a Call that came as a base message; `None` for any other Call.
     pub(crate) fn base_room<P>(&self, core: &Core<P>, message: &[u8]) -> Option<BaseRoom> {
         if !is_version2(message) || is_group(message) {
             return None;
@@ -113,8 +113,8 @@ impl ServerVersion2 {
         Some(BaseRoom { inline_len_max: send_len_max.min(core.pools.messages.unit_len()), send_len_max })
     }
 
-    /// Says why no Reply to a Call can be sent, whatever its service answers, on a connection that may speak version 2. `None`: some
-    /// can. Such a Call is refused before it is executed.
+    /// Says why no Reply to a Call can be sent, whatever its service answers. Such a Call is refused before it is executed. `None`:
+    /// there is room for some Reply, or the Call is of version 1.
     #[cold]
     pub(crate) fn reply_obstacle(
         &mut self,

@@ -312,7 +312,7 @@ impl ClientVersion2 {
         true
     }
 
-    /// A Call was not sent, and will be abandoned: its Receives are not promised any more.
+    /// Takes back the Receives that were promised to a Call. The Call was not sent, and will be abandoned.
     pub(crate) fn forget_unsent(&mut self, requester: &mut Requester, call: requester::RequesterCallId) {
         self.requester2.handle_over(requester, call);
         let unused = 1 + self.requester2.take_unused();
@@ -320,16 +320,16 @@ impl ClientVersion2 {
     }
 }
 
-/// Begins to find out whether the peer speaks version 2.
+/// Prepares the probe for version 2: no Call leaves before its answer.
 pub(crate) fn begin_probe(calling: &mut Calling, version2: Box<ClientVersion2>) {
-    // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
+    // No Call fits these thresholds, so all go through `make_planned`, which knows version 2.
     let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
     calling.requester.set_parameters(none);
     calling.receives_max = 0;
     calling.version2 = Some(version2);
 }
 
-/// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
+/// The peer speaks version 1 only. The Receives of this connection fit version 1, too.
 pub(super) fn fall_back(calling: &mut Calling) {
     let Some(version2) = calling.version2.take() else { return };
     calling.requester.set_parameters(version2.parameters);

@@ -230,7 +230,7 @@ pub(crate) fn take_lone<S: Services>(
     let mut data = reduced.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
     let inline_len_max = send_len_max.min(pass.core.pools.messages.unit_len());
     let mut shown = ShownLone {
-        serving: serving,
+        serving,
         call,
         xid,
         targets,

@@ -87,8 +87,8 @@ impl ClientVersion2 {
         fits.then_some(LoneShape { data_len, results: Some(results) })
     }
 
-    /// Receives that the Reply to a Call takes at most, whose results have `results` octets in targets, and `payload_len` others.
-    /// `None`: more than there may be.
+    /// The most Receives that a Reply takes with `results` octets in targets, and `payload_len` others. `None`: more than either end
+    /// allows.
     fn reply_transmissions(&self, results: Option<u32>, payload_len: u32) -> Option<u32> {
         let own = &self.own.layout;
         let limit = (self.own.response_receives + 1).min(self.peer.response_transmissions());
@@ -106,7 +106,7 @@ impl ClientVersion2 {
         Some(MessageCut::new(shape, own, limit).ok()?.count())
     }
 
-    /// Posts what waits in the outbox, which is one of the `unsent`. `false`: some of it waits on.
+    /// Posts the outbox, which counts as one of the `unsent` while it is not empty. `false`: some of it still waits.
     pub(crate) fn post_outbox<P: Provider>(
         &mut self,
         core: &mut Core<P>,

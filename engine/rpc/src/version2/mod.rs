@@ -146,6 +146,32 @@ pub(crate) fn operation(message: &[u8]) -> Option<OptionalOperation<'_>> {
     }
 }
 
+/// Takes in what the peer says of itself. This end asks for nothing, so other operations say nothing.
+fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
+    match operation {
+        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
+        OptionalOperation::Update(update) => peer.handle_update(update),
+        _ => {}
+    }
+}
+
+/// Copies octets of an item that lies in pieces, one behind the other.
+fn copy_pieces<'a>(pieces: impl Iterator<Item = &'a Shared>, mut from: usize, mut out: &mut [u8]) {
+    for piece in pieces {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let len = (piece.len() - from).min(out.len());
+        let (here, rest) = out.split_at_mut(len);
+        here.copy_from_slice(&piece[from..from + len]);
+        (from, out) = (0, rest);
+        if out.is_empty() {
+            return;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use stag_fabric::sim::LIMITS;
@@ -178,32 +204,6 @@ mod tests {
                 assert_eq!(config.over(&dear).protocol, expected, "{protocol:?} {placement:?}");
                 assert_eq!(config.over(&LIMITS).protocol, protocol, "{protocol:?} {placement:?}");
             }
-        }
-    }
-}
-
-/// Takes in what the peer says of itself. This end asks for nothing, so other operations say nothing.
-fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
-    match operation {
-        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
-        OptionalOperation::Update(update) => peer.handle_update(update),
-        _ => {}
-    }
-}
-
-/// Copies octets of an item that lies in pieces, one behind the other.
-fn copy_pieces<'a>(pieces: impl Iterator<Item = &'a Shared>, mut from: usize, mut out: &mut [u8]) {
-    for piece in pieces {
-        if from >= piece.len() {
-            from -= piece.len();
-            continue;
-        }
-        let len = (piece.len() - from).min(out.len());
-        let (here, rest) = out.split_at_mut(len);
-        here.copy_from_slice(&piece[from..from + len]);
-        (from, out) = (0, rest);
-        if out.is_empty() {
-            return;
         }
     }
 }

@@ -140,7 +140,7 @@ impl ServerVersion2 {
         posted
     }
 
-    /// Takes over what the peer has told the client half of itself.
+    /// Takes over the peer's characteristics, which the client half has heard.
     pub(crate) fn learn_peer(&mut self, responder: &mut Responder, peer: &PeerCharacteristics) {
         if self.peer != *peer {
             self.peer = *peer;
@@ -148,14 +148,14 @@ impl ServerVersion2 {
         }
     }
 
-    /// Adopts what the peer has told of its Receives: every Send from now on fits them.
+    /// Adopts the peer's Receives as its characteristics describe them: every Send from now on fits them.
     pub(crate) fn learn_receives(&mut self, responder: &mut Responder) {
         self.peer_layout = self.peer.layout(self.own.send_len_max);
         self.peer_run = self.peer_layout.run();
         self.responder2.set_threshold(responder, self.peer_layout.len());
     }
 
-    /// Lets go of what is kept of a Call, if none is incomplete or another one begins.
+    /// Drops the kept transmissions, if no Call is incomplete or another one begins.
     fn drop_parts(&mut self, begins_another: bool) {
         if begins_another || !self.responder2.has_open_group() {
             for part in self.parts.drain(..) {

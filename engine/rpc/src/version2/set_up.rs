@@ -29,8 +29,7 @@ pub(crate) fn with_targets<P: Provider>(core: &Core<P>, capacity: QueuePairCapac
     QueuePairCapacity { receive_targets, ..capacity }
 }
 
-/// Says what the client's connection `id`, which is established, has to find out of the peer's version. `None`: nothing, it speaks
-/// version 1.
+/// The client half's additions for version 2, if the established connection `id` is to probe for it. `None`: it speaks version 1.
 pub(crate) fn version2_of<P: Provider>(
     core: &Core<P>,
     connections: &Connections,

@@ -88,7 +88,7 @@ impl Exposing {
         self.awaited == 0 && self.waiting.is_empty()
     }
 
-    /// Whether a Reply waits until the peer tells of another.
+    /// Whether a Reply waits for a place, which the peer frees by an RDMA_DONE.
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
@@ -111,7 +111,7 @@ impl Exposing {
         self.awaited -= u32::from(std::mem::take(&mut place.is_awaited));
     }
 
-    /// A Call has the xid of an exposed Reply: its sender has no more use for that one.
+    /// Revokes the exposed Reply that has the xid of a new Call: the peer does not need that Reply any more.
     #[cold]
     pub(super) fn supersede<P: Provider>(
         &mut self,
@@ -129,7 +129,7 @@ impl Exposing {
         }
     }
 
-    /// Ends the access to Replies that the peer could read for so long.
+    /// Revokes Replies that the peer could read for longer than `limit`.
     #[cold]
     fn revoke_older<P: Provider>(
         &mut self,
@@ -153,7 +153,7 @@ impl Exposing {
         }
     }
 
-    /// A handle of the Reply in this place is dead, and its memory is back.
+    /// A handle of the Reply in this place is fenced, and its memory is back.
     fn handle_dead<P>(&mut self, core: &mut Core<P>, share: &mut TransitShare, index: usize, handle: u32) {
         let place = &mut self.places[index];
         place.handles.retain(|own| *own != handle);
@@ -169,7 +169,7 @@ impl Exposing {
         core.transit.give_reply(share, pages as usize);
     }
 
-    /// Fences what is left of a Reply that was told of or revoked.
+    /// Fences the rest of a Reply that the peer has read, or that was revoked.
     fn end_exposure<P: Provider>(
         &mut self,
         core: &mut Core<P>,
@@ -190,7 +190,7 @@ impl Exposing {
         }
     }
 
-    /// The connection is gone, and all that was exposed came back.
+    /// The connection is gone, and all exposed memory came back.
     pub(super) fn close<P>(mut self, core: &mut Core<P>) {
         self.replies.handle_disconnect(|_| {});
         for waiting in self.waiting.drain(..) {

@@ -47,14 +47,14 @@ impl Serving {
         core.credits.hold(self.account, self.held, self.held + posted);
         self.held += posted;
         self.responder.receives_posted(posted);
-        // Without them its client has no credit, and nothing would bring it back here.
+        // Without Receives the client has no credit, so no message of its own would lead to another try.
         if self.held < FIRST_RECEIVES && !self.waiting.contains(&RECEIVES_OWED) {
             self.waiting.push_back(RECEIVES_OWED);
         }
         posted == count
     }
 
-    /// Posts the Receives that a connection has to have, when there is memory again.
+    /// Posts the Receives that a connection needs at least, once there is memory again.
     pub(super) fn post_owed<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
         let count = FIRST_RECEIVES.saturating_sub(self.held);
         if count > 0 {
@@ -71,7 +71,7 @@ impl Serving {
     /// A Receive came back while the connection ends: without a message, or with one that is ignored.
     #[cold]
     pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
-        // Whose it was does not matter any more.
+        // Which of the two it was does not matter any more.
         if !self.exposing.as_mut().is_some_and(|exposing| exposing.lose_receive()) {
             self.receive_gone(core);
         }
