@@ -90,7 +90,8 @@ impl Connection {
     }
 
     /// Takes in a message.
-    #[inline]
+    // `inline(always)`: there is one caller, which would only hand on large arguments.
+    #[inline(always)]
     pub(crate) fn receive<P: Provider, S: Services>(
         &mut self,
         pass: &mut Pass<'_, Core<P>, S>,

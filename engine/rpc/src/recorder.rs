@@ -1,8 +1,8 @@
 //! The flight recorder: the first octets of the last messages on connections that peers opened, whatever fabric carries them.
 //!
-//! A ring of fixed length, made once ([`Engine::record`]). A message enters it where it is taken or sent; nothing but memory is
-//! touched. Reading copies it ([`Engine::recording`]). When a connection ends badly, its messages are copied and handed to the
-//! function that [`Engine::record`] was given.
+//! A ring of fixed length, made once ([`Engine::record`](crate::Engine::record)). A message enters it where it is taken or sent;
+//! nothing but memory is touched. Reading copies it ([`Engine::recording`](crate::Engine::recording)). When a connection ends badly,
+//! its messages are copied and handed to the function that `Engine::record` was given.
 //!
 //! ```text
 //!  taken   shown in place: RecordingTaker (in_place.rs) | as a completion: Engine::complete

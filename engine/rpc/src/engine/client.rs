@@ -25,7 +25,7 @@ use crate::version2::set_up::with_targets;
 impl<P: Provider, S: Services> Engine<P, S> {
     /// Begins to connect to `address` as a client. A [`ConnectionEvent`] tells how it went.
     ///
-    /// [`Pools::messages_needed`] has the message buffers of one such connection. With more of them a Call is refused
+    /// [`Pools::messages_needed`](crate::Pools::messages_needed) has the message buffers of one such connection. With more of them a Call is refused
     /// ([`CallRefused::NoMemory`]) while others have them all.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
     /// [`Service::next_call_back`](crate::Service::next_call_back) is the way for a service, over TCP and in groups of reactors too.
     ///
     /// A connection that ends takes its reverse Calls with it ([`CallError::ConnectionLost`](crate::CallError::ConnectionLost));
-    /// if there were any, [`ConnectionEvent::Closed`](crate::ConnectionEvent::Closed) follows. A stopping engine makes reverse
+    /// if there were any, [`ConnectionEvent::Closed`] follows. A stopping engine makes reverse
     /// Calls as long as Calls of that client are in process, and does not wait for their Replies.
     ///
     /// In a group of reactors a connection's reverse Calls are made at the reactor that has it. A Call that is executed at another

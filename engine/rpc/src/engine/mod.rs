@@ -310,7 +310,7 @@ impl<P: Provider, S: Services> Engine<P, S> {
         (self.core.credits.held(), self.core.config.receives_max)
     }
 
-    /// Records from now on the first [`RECORDED_LEN_MAX`] octets of each of the last `messages` messages, at least 2, on connections
+    /// Records from now on the first [`RECORDED_LEN_MAX`](crate::RECORDED_LEN_MAX) octets of each of the last `messages` messages, at least 2, on connections
     /// that peers open. `take_bad_end` gets the last ones of a connection that ended badly, 512 at most, as soon as it is gone: one such
     /// connection a second at most, and none of which no message is left. It runs within a pass, so it should only hand them on.
     ///

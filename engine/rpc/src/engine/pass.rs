@@ -51,7 +51,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         }
         let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
         events += answer_late(pass, &mut self.connections, &mut self.streams);
-        if pass.core.ready.is_due() {
+        if self.core.ready.is_due() {
+            // Not the one above: that stays in registers as long as it goes to no function that is not inlined.
+            let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
             events += flush(pass, &mut self.connections);
         }
         debug_assert!(self.is_listed(), "something waits, and is on no list");
