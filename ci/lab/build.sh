@@ -27,7 +27,7 @@ flavours=("$@")
 # What the guest's userland holds on top of Debian's minbase: the kernel's NFS from both sides, RDMA tools, and programs
 # that work on files.
 packages=(
-    kmod iproute2 procps strace tcpdump python3 acl attr
+    kmod iproute2 procps strace tcpdump python3 acl attr rsync
     rpcbind nfs-common nfs-kernel-server nfs4-acl-tools
     libibverbs1 librdmacm1 ibverbs-providers ibverbs-utils rdmacm-utils perftest
     fio dbench git make tcc libc6-dev libnfs-utils

@@ -12,6 +12,7 @@ import random
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 
 
@@ -255,6 +256,26 @@ def acl():
     drop()
     for copied in "copy", "tar":
         same(f"lists of {copied}", shown(copied), shown("folder"))
+
+    def all_below(folder):
+        """The lists by name: folders show their names in orders of their own."""
+        return sorted(run("sh", "-c", 'cd "$1" && getfacl -nR .', "sh", folder).split("\n\n"))
+
+    # Onto the mount and back, of files and folders with lists of their own. A second time there is nothing to do.
+    with tempfile.TemporaryDirectory() as local:
+        for folder in f"{local}/from", f"{local}/from/below":
+            os.mkdir(folder)
+            write(f"{folder}/file", b"f")
+            run("setfacl", "-m", "u:1000:r,g:2000:rw,o::-", f"{folder}/file")
+        run("setfacl", "-m", "u:1000:rwx", "-d", "-m", "u:1000:rwx,g:2000:r", f"{local}/from/below")
+        run("setfacl", "-d", "-m", "u:1001:r", f"{local}/from")
+        copies = (f"{local}/from", "rsync"), ("rsync", f"{local}/back")
+        for source, copied in copies:
+            run("rsync", "-aA", f"{source}/", copied)
+            drop()
+            same(f"lists of {copied}", all_below(copied), all_below(f"{local}/from"))
+        for source, copied in copies:
+            same(f"what is left to copy to {copied}", run("rsync", "-aAi", "--dry-run", f"{source}/", copied), "")
 
     def may(user, how):
         wanted = subprocess.run(["test", f"-{how}", "file"], user=user, group=user, extra_groups=[])

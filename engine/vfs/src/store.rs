@@ -414,8 +414,9 @@ pub trait Store: Any {
     }
 
     /// What an object is that a step has just changed, or [`Store::finish`] has just told of; at some moment since that was
-    /// over. `None`: it would have to be waited for. A store that has to ask may ask once for all transfers of a file that
-    /// ended together.
+    /// over. `None`: it would have to be waited for, or something else changed the object while a step on names or attributes was
+    /// under way that was over later: then this does not tell what that step did (RFC 1813 section 2.6). A store that has to ask
+    /// may ask once for all transfers of a file that ended together.
     #[inline(always)]
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
         self.stat(object).ok()

@@ -13,7 +13,7 @@ use stag_rpc::{
 };
 use stag_runtime::{Poller, ReactorId};
 use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag_vfs::Timestamp;
+use stag_vfs::{Store, Timestamp};
 use stag_wire::mount3::PathArguments;
 use stag_wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, LookupArguments, Name,
@@ -24,9 +24,10 @@ use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::xdr::{Item, Writer};
 
 use crate::history::History;
-use crate::objects::{DirectoryState, DirectoryStep, FileState, FileStep, NAMES, WRITE_LEN};
+use crate::objects::{DirectoryState, DirectoryStep, FileState, FileStep, NAMES, Sizes, WRITE_LEN};
+use crate::slow;
 
-type Services = (Nfs<MemoryStore>, Mount<MemoryStore>, Nfsacl<MemoryStore>);
+type Services = (Nfs<dyn Store>, Mount<dyn Store>, Nfsacl<dyn Store>);
 
 const ADDRESS: &str = "server";
 
@@ -85,6 +86,8 @@ enum Asked {
 struct Open {
     object: Object,
     step: usize,
+    /// The size of a file that comes with the answer, where that may be of another moment.
+    size: Option<usize>,
     asked: Asked,
 }
 
@@ -101,6 +104,8 @@ pub(crate) struct Group {
     open: Vec<Option<Open>>,
     /// Values that were written.
     written: u8,
+    /// Whether the stores do what is asked later: others come between that and the attributes that are told.
+    is_late: bool,
 }
 
 fn config() -> EngineConfig {
@@ -118,12 +123,12 @@ fn reactor(number: usize) -> ReactorId {
     ReactorId::new(number).expect("a group of a few")
 }
 
-fn size(attributes: PostOpAttributes) -> u32 {
-    attributes.expect("a store in memory knows them").size as u32
+fn size(attributes: PostOpAttributes) -> Option<u32> {
+    attributes.map(|attributes| attributes.size as u32)
 }
 
-fn sizes(data: &WccData) -> (u32, u32) {
-    (data.before.expect("a store in memory knows them").size as u32, size(data.after))
+fn sizes(data: &WccData) -> Sizes {
+    data.before.map(|before| before.size as u32).zip(size(data.after))
 }
 
 impl Group {
@@ -134,6 +139,7 @@ impl Group {
         let calls_max = [CARRIED_CALLS_MAX, 2, 1][(seed / 16 % 3) as usize];
         let lanes = EngineGroup::new(count, calls_max, config().connections_max).expect("some descriptors");
         let export = |number: usize| Export { root_squash: false, ..Export::new(&format!("/{number}")) };
+        let mut is_late = false;
         let mut reactors: Vec<_> = (0..count)
             .map(|number| {
                 let memory =
@@ -149,7 +155,9 @@ impl Group {
                     memory.pools.payload.clone(),
                     Timestamp::default(),
                 );
-                let shares = vec![(export(number), Box::new(store.expect("memory for files")))];
+                let store = slow::drawn(store.expect("memory for files"), seed);
+                is_late = store.profile().can.finishes_transfers_later;
+                let shares = vec![(export(number), store)];
                 let elsewhere = (0..count).filter(|other| *other != number).map(|other| Elsewhere {
                     export: export(other),
                     fsid: other as u64 + 1,
@@ -193,6 +201,7 @@ impl Group {
             handles: Vec::new(),
             open: Vec::new(),
             written: 0,
+            is_late,
         };
         for client in 0..CLIENTS {
             let connection = group.clients[client].connection;
@@ -353,13 +362,18 @@ impl Group {
         if !is_begun {
             return false;
         }
-        let (object, step) = match asked {
+        let open = match asked {
             Asked::Write(_) | Asked::Resize(_) | Asked::Read | Asked::Size => {
-                (Object::File(at), self.files[at].1.begin())
+                let history = &mut self.files[at].1;
+                let (object, step) = (Object::File(at), history.begin());
+                Open { object, step, size: self.is_late.then(|| history.begin()), asked }
             }
-            _ => (Object::Directory(at), self.directories[at].1.begin()),
+            _ => {
+                let (object, step) = (Object::Directory(at), self.directories[at].1.begin());
+                Open { object, step, size: None, asked }
+            }
         };
-        self.open.push(Some(Open { object, step, asked }));
+        self.open.push(Some(open));
         self.clients[client].outstanding += 1;
         true
     }
@@ -424,18 +438,33 @@ impl Group {
     /// Notes what a Call was answered.
     fn end(&mut self, done: CompletedCall) {
         let open = self.open[done.user as usize].take().expect("a Call ends once");
-        let Open { object, step, asked } = open;
+        let Open { object, step, size, asked } = open;
         // The send queue was full just then: the Call was not executed.
         if matches!(done.result, Err(CallError::NotSent | CallError::NotPosted(_))) {
             match object {
-                Object::File(at) => self.files[at].1.forget(step),
+                Object::File(at) => {
+                    let history = &mut self.files[at].1;
+                    [Some(step), size].into_iter().flatten().for_each(|step| history.forget(step));
+                }
                 Object::Directory(at) => self.directories[at].1.forget(step),
             }
             return;
         }
         let finished = FinishedCall::new(done);
         match object {
-            Object::File(at) => self.files[at].1.end(step, answered_of_file(asked, &finished)),
+            Object::File(at) => {
+                let (answered, told) = answered_of_file(asked, &finished);
+                let history = &mut self.files[at].1;
+                match (size, told) {
+                    (Some(size), Some(told)) => history.end(size, FileStep::Size(told)),
+                    (Some(size), None) => history.forget(size),
+                    (None, told) => assert!(
+                        told.is_some_and(|told| answered.agrees_with(told)),
+                        "{answered:?} and a file of {told:?}"
+                    ),
+                }
+                history.end(step, answered);
+            }
             Object::Directory(at) => {
                 let answered = self.answered_of_names(asked, &finished);
                 self.directories[at].1.end(step, answered);
@@ -498,28 +527,28 @@ impl Group {
     }
 }
 
-fn answered_of_file(asked: Asked, finished: &FinishedCall) -> FileStep {
+/// What a Call on a file came to, and the size that came with it.
+fn answered_of_file(asked: Asked, finished: &FinishedCall) -> (FileStep, Option<u32>) {
     match asked {
         Asked::Write(value) => {
             let ok = finished.reply::<WriteArguments<'_>>().expect("a Reply").expect("there is room");
             assert_eq!(ok.count, WRITE_LEN);
-            let (before, after) = sizes(&ok.file);
-            FileStep::Write { value, before, after }
+            (FileStep::Write { value, sizes: sizes(&ok.file) }, size(ok.file.after))
         }
         Asked::Resize(len) => {
             let ok = finished.reply::<SetattrArguments<'_>>().expect("a Reply").expect("there is room");
-            let (before, after) = sizes(&ok.object);
-            FileStep::Resize { len, before, after }
+            (FileStep::Resize { len, sizes: sizes(&ok.object) }, size(ok.object.after))
         }
         Asked::Read => {
             let ok = finished.reply::<ReadArguments<'_>>().expect("a Reply").expect("it may be read");
             let octets: Vec<u8> = finished.octets(&ok.data.0).flatten().copied().collect();
-            assert_eq!((octets.len() as u32, ok.eof), (size(ok.attributes), true));
-            FileStep::Read(FileState::of(&octets).expect("a READ found two values"))
+            assert!(ok.eof);
+            (FileStep::Read(FileState::of(&octets).expect("a READ found two values")), size(ok.attributes))
         }
         _ => {
             let reply = finished.reply::<GetattrArguments<'_>>().expect("a Reply");
-            FileStep::Size(reply.expect("it is there").attributes.size as u32)
+            let size = reply.expect("it is there").attributes.size as u32;
+            (FileStep::Size(size), Some(size))
         }
     }
 }

@@ -10,6 +10,9 @@ pub(crate) trait Step: Debug {
 
     /// The state after the step. `None`: in this state it would have been answered otherwise.
     fn follow(&self, state: &Self::State) -> Option<Self::State>;
+
+    /// Whether it leaves every state as it is.
+    fn only_looks(&self) -> bool;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,16 +85,22 @@ impl<S: Step> History<S> {
         let mut after = HashSet::new();
         let mut seen = before.clone();
         let mut open: Vec<_> = before.into_iter().collect();
-        while let Some((state, done)) = open.pop() {
+        while let Some((state, mut done)) = open.pop() {
+            // A step that only looks stands in no other's way: it has its place as soon as it may.
+            let looks = |number: &usize| {
+                let step = self.step(*number);
+                step.only_looks() && step.follow(&state).is_some()
+            };
+            let early: Vec<_> = under_way.iter().filter(|at| !done.contains(at) && looks(at)).collect();
+            done.extend(early);
+            done.sort_unstable();
             if done.contains(&ended) {
                 let rest = done.into_iter().filter(|number| *number != ended).collect();
                 after.insert((state, rest));
                 continue;
             }
             for &number in under_way.iter().filter(|number| !done.contains(number)) {
-                let step =
-                    self.steps[number].as_ref().expect("all steps have ended when a history is checked");
-                let Some(state) = step.follow(&state) else { continue };
+                let Some(state) = self.step(number).follow(&state) else { continue };
                 let mut done = done.clone();
                 done.push(number);
                 done.sort_unstable();
@@ -101,6 +110,10 @@ impl<S: Step> History<S> {
             }
         }
         after
+    }
+
+    fn step(&self, number: usize) -> &S {
+        self.steps[number].as_ref().expect("all steps have ended when a history is checked")
     }
 
     /// The events up to this one, one a line.
@@ -134,6 +147,10 @@ mod tests {
                 Word::Write(value) => Some(value),
                 Word::Read(value) => (value == *state).then_some(value),
             }
+        }
+
+        fn only_looks(&self) -> bool {
+            matches!(self, Word::Read(_))
         }
     }
 

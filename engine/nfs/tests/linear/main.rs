@@ -3,11 +3,13 @@
 //! Each client keeps Calls outstanding on files and names that others use too, and its connection is at any reactor of the group, also
 //! after it was cut. [`history`] looks for an order of the Calls that explains all their answers: one in which each Call has a place between its
 //! beginning and its end. The files and names of [`objects`] are judged one by one, because a history is linearizable if and only if that
-//! of each object is.
+//! of each object is. Some seeds have stores that answer later, or at random.
 
 mod group;
 mod history;
 mod objects;
+#[path = "../../../stores/tests/store/slow.rs"]
+mod slow;
 
 use stag_fabric::sim::{FaultPlan, Odds, sweep};
 

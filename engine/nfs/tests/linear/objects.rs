@@ -7,16 +7,20 @@ use crate::history::Step;
 /// Octets of a WRITE, which is one value from the beginning: whole pages, and a part of one.
 pub(crate) const WRITE_LEN: u32 = 2 * 4096 + 100;
 
-/// A Call on a file, and its answer. Sizes are those of the attributes that came with it.
+/// Sizes of a file before a Call and after it, of the attributes that came with the Reply, if both are told: no other Call comes
+/// between. Where only the one after it is told, it may be that of any moment before the Reply: a step of its own.
+pub(crate) type Sizes = Option<(u32, u32)>;
+
+/// A Call on a file, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileStep {
-    /// WRITE of this value, and the sizes before and after.
-    Write { value: u8, before: u32, after: u32 },
-    /// SETATTR of the size, and the sizes before and after.
-    Resize { len: u32, before: u32, after: u32 },
+    /// WRITE of this value.
+    Write { value: u8, sizes: Sizes },
+    /// SETATTR of the size.
+    Resize { len: u32, sizes: Sizes },
     /// READ of all.
     Read(FileState),
-    /// GETATTR.
+    /// GETATTR, or the attributes that came with another Call.
     Size(u32),
 }
 
@@ -42,22 +46,37 @@ impl FileState {
     }
 }
 
+impl FileStep {
+    /// Whether the file has this size after the step, as a store tells that does all at once.
+    pub(crate) fn agrees_with(&self, size: u32) -> bool {
+        match *self {
+            FileStep::Write { sizes, .. } | FileStep::Resize { sizes, .. } => {
+                sizes.is_some_and(|(_, after)| after == size)
+            }
+            FileStep::Read(found) => found.len == size,
+            FileStep::Size(found) => found == size,
+        }
+    }
+}
+
 impl Step for FileStep {
     type State = FileState;
 
     fn follow(&self, state: &FileState) -> Option<FileState> {
         let FileState { value, filled, len } = *state;
         let (next, sizes) = match *self {
-            FileStep::Write { value, before, after } => {
-                (FileState::new(value, WRITE_LEN, len.max(WRITE_LEN)), Some((before, after)))
-            }
-            FileStep::Resize { len: wanted, before, after } => {
-                (FileState::new(value, filled.min(wanted), wanted), Some((before, after)))
+            FileStep::Write { value, sizes } => (FileState::new(value, WRITE_LEN, len.max(WRITE_LEN)), sizes),
+            FileStep::Resize { len: wanted, sizes } => {
+                (FileState::new(value, filled.min(wanted), wanted), sizes)
             }
             FileStep::Read(found) => return (found == *state).then_some(found),
             FileStep::Size(found) => return (found == len).then_some(*state),
         };
         sizes.is_none_or(|sizes| sizes == (len, next.len)).then_some(next)
+    }
+
+    fn only_looks(&self) -> bool {
+        matches!(self, FileStep::Read(_) | FileStep::Size(_))
     }
 }
 
@@ -105,6 +124,10 @@ impl Step for DirectoryStep {
         };
         is_so.then_some(next)
     }
+
+    fn only_looks(&self) -> bool {
+        matches!(self, DirectoryStep::Lookup(..))
+    }
 }
 
 #[cfg(test)]
@@ -114,11 +137,11 @@ mod tests {
     #[test]
     fn a_file_one_call_after_the_other() {
         let mut octets = vec![7; WRITE_LEN as usize];
-        let written = FileStep::Write { value: 7, before: 0, after: WRITE_LEN }.follow(&FileState::default());
+        let written = FileStep::Write { value: 7, sizes: Some((0, WRITE_LEN)) }.follow(&FileState::default());
         assert_eq!(written, FileState::of(&octets));
         let shorter =
-            FileStep::Resize { len: 9, before: WRITE_LEN, after: 9 }.follow(&written.unwrap()).unwrap();
-        let longer = FileStep::Resize { len: 20, before: 9, after: 20 }.follow(&shorter).unwrap();
+            FileStep::Resize { len: 9, sizes: Some((WRITE_LEN, 9)) }.follow(&written.unwrap()).unwrap();
+        let longer = FileStep::Resize { len: 20, sizes: Some((9, 20)) }.follow(&shorter).unwrap();
         octets.truncate(9);
         assert_eq!(FileState::of(&octets), Some(shorter));
         octets.resize(20, 0);

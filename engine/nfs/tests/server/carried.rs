@@ -2,6 +2,8 @@
 
 #[path = "acl.rs"]
 mod acl;
+#[path = "counted.rs"]
+mod counted;
 #[path = "durable.rs"]
 mod durable;
 #[path = "filling.rs"]
@@ -22,6 +24,8 @@ mod procedures;
 mod transfers;
 #[path = "weather.rs"]
 mod weather;
+#[path = "written_once.rs"]
+mod written_once;
 
 /// Whether Calls are executed at another engine than they came in at.
 const IS_CARRIED: bool = true;

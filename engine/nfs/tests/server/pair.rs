@@ -45,13 +45,13 @@ const PAGES: usize = 2048;
 const ENTRY_PAGES: usize = 640;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Makes a store of one in memory, and gives that back.
-pub(crate) type Stores = (fn(MemoryStore) -> Box<dyn Store>, fn(&dyn Any) -> &MemoryStore);
+/// Makes a store of one in memory, by the seed of a test that has one; and gives that back.
+pub(crate) type Stores = (fn(MemoryStore, Option<u64>) -> Box<dyn Store>, fn(&dyn Any) -> &MemoryStore);
 
 /// It is the store itself.
 #[allow(dead_code, reason = "not where there are others")]
 pub(crate) const PLAIN: Stores =
-    (|store| Box::new(store), |store| store.downcast_ref().expect("a store in memory"));
+    (|store, _| Box::new(store), |store| store.downcast_ref().expect("a store in memory"));
 
 type Files = dyn Store;
 pub(crate) type Server =
@@ -218,7 +218,7 @@ fn registered() -> Vec<Registered> {
 }
 
 /// Makes the store of an export in memory.
-fn in_memory(index: usize, pool: &Pool) -> Box<dyn Store> {
+fn in_memory(index: usize, pool: &Pool, seed: Option<u64>) -> Box<dyn Store> {
     let config = MemoryConfig {
         fsid: index as u64 + 1,
         data_len_max: (PAGES as u64 - 600) * PAGE as u64,
@@ -226,17 +226,22 @@ fn in_memory(index: usize, pool: &Pool) -> Box<dyn Store> {
         names_max: 20_000,
         root: RootAttributes { mode: 0o755, uid: 0, gid: 0 },
     };
-    (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+    (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap(), seed)
 }
 
 impl Pair {
     /// A server of these exports, and a client that has mounted the first as root.
     pub(crate) fn new(exports: &[&str]) -> Pair {
-        Pair::with(exports, 1, FaultPlan::default())
+        let locking = LockingConfig::default();
+        Pair::with_locking(exports, 1, FaultPlan::default(), locking, Recovered::nothing())
     }
 
-    pub(crate) fn with(exports: &[&str], seed: u64, plan: FaultPlan) -> Pair {
-        Pair::with_locking(exports, seed, plan, LockingConfig::default(), Recovered::nothing())
+    /// The same, for a sweep: all that is left to chance is in the seed.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) fn of_seed(exports: &[&str], seed: u64) -> Pair {
+        let locking = (LockingConfig::default(), Recovered::nothing());
+        let open = |index, pool: &Pool| in_memory(index, pool, Some(seed));
+        Pair::of(exports, seed, FaultPlan::default(), locking, open)
     }
 
     pub(crate) fn with_locking(
@@ -246,14 +251,15 @@ impl Pair {
         locking: LockingConfig,
         recovered: Recovered,
     ) -> Pair {
-        Pair::of(exports, seed, plan, (locking, recovered), in_memory)
+        Pair::of(exports, seed, plan, (locking, recovered), |index, pool| in_memory(index, pool, None))
     }
 
     /// A server that calls its clients back, and a client that takes such Calls.
     #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn both_ways(exports: &[&str]) -> Pair {
         let locking = (LockingConfig::default(), Recovered::nothing());
-        let mut pair = Pair::of_engines(exports, 1, FaultPlan::default(), locking, 2, in_memory);
+        let open = |index, pool: &Pool| in_memory(index, pool, None);
+        let mut pair = Pair::of_engines(exports, 1, FaultPlan::default(), locking, 2, open);
         *pair.client.services_mut() = Some((Callee::new(),));
         pair
     }
@@ -378,7 +384,7 @@ impl Pair {
     /// Serves one more export in memory, at the engine that has the files. `index` is that of its store.
     #[allow(dead_code, reason = "not every setting has the tests that use it")]
     pub(crate) fn add_export(&mut self, text: &str, index: usize) -> Result<(), ExportsError> {
-        let store = in_memory(index, &self.server.pools().payload);
+        let store = in_memory(index, &self.server.pools().payload, None);
         add_export(self.server.services_mut(), export(text), store)
     }
 

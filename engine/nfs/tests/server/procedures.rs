@@ -466,7 +466,7 @@ fn who_is_none_is_nobody() {
                 // Where everybody makes what they like.
                 root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
             };
-            (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap())
+            (super::STORES.0)(MemoryStore::new(&config, pool.clone(), Timestamp::default()).unwrap(), None)
         });
         let folder = pair.root.clone();
         for (uid, gid, owners) in [(NONE, NONE, (70, 80)), (NONE, 5, (70, 5)), (5, NONE, (5, 80))] {

@@ -21,7 +21,7 @@ const WRITE: u64 = 1 << 32;
 #[test]
 fn reads_in_flight_are_never_torn() {
     sweep("reads_in_flight_are_never_torn", 0..40, |seed| {
-        let mut pair = Pair::with(&["/data,root_squash=no"], seed, FaultPlan::default());
+        let mut pair = Pair::of_seed(&["/data,root_squash=no"], seed);
         let mut random = Random::new(seed);
         let root = pair.root.clone();
         let file = pair.create(&root, b"f");

@@ -12,6 +12,8 @@ mod back;
 mod changes;
 #[path = "client.rs"]
 mod client;
+#[path = "../server/counted.rs"]
+mod counted;
 #[path = "data.rs"]
 mod data;
 #[path = "files.rs"]
@@ -36,6 +38,8 @@ mod sessions;
 mod state;
 #[path = "valid_errors.rs"]
 mod valid_errors;
+#[path = "written_once.rs"]
+mod written_once;
 
 use lab::Lab;
 

@@ -1,5 +1,5 @@
 //! Clients and reactors that come and go, over a directory: connections are cut and come back at other reactors, with Calls that
-//! are sent again; clients restart, and so does the server.
+//! are sent again; clients restart, and so does the server. Some seeds have a directory that answers later, or at random.
 //!
 //! What must hold, whatever happens: a slot's request is executed once; one client at a time has the lock; what was acknowledged is
 //! there, after a restart too; and clients take back what they held.
@@ -26,7 +26,6 @@ use stag_rpc::{
 use stag_runtime::{Poller, ReactorId};
 use stag_stores::directory::{DirectoryConfig, DirectoryStore, MayWait, WriteVerifier};
 use stag_testing::Scratch;
-use stag_vfs::Store;
 use stag_wire::nfs4::files::CreateType;
 use stag_wire::nfs4::lock::{LockArguments4, LockKind, Locker, NewLocker};
 use stag_wire::nfs4::open::{DelegationType, OpenClaim, OpenHow, StateOwner};
@@ -37,6 +36,7 @@ use stag_wire::nfs4::{Opaque, SessionId, StateId, Status4};
 use super::client::{Compound, FORE, RESULTS_MAX, create_session, exchange_id};
 use super::files::{NO_ATTRIBUTES, ROOT, create, lookup};
 use super::pair::{Server, credential, key};
+use super::slow;
 use super::state::{BOTH, lock_more, lock_new, locku, open_as, read, write};
 
 const ADDRESS: &str = "server";
@@ -170,6 +170,7 @@ struct Fleet {
     truth: Truth,
     credential: Vec<u8>,
     scratch: Scratch,
+    seed: u64,
     done: usize,
 }
 
@@ -177,8 +178,14 @@ fn reactor(number: usize) -> ReactorId {
     ReactorId::new(number).expect("a group of a few")
 }
 
-/// A server of one export, a directory, on `count` reactors.
-fn server(world: &World, count: usize, scratch: &Scratch, known: &KnownClients) -> Vec<(Server, Memory)> {
+/// A server of one export, a directory, on `count` reactors. The seed says when the directory answers.
+fn server(
+    world: &World,
+    count: usize,
+    scratch: &Scratch,
+    known: &KnownClients,
+    seed: u64,
+) -> Vec<(Server, Memory)> {
     let lanes =
         EngineGroup::new(count, CARRIED_CALLS_MAX, config().connections_max).expect("some descriptors");
     let (sessions, verifier) = (SharedSessions::default(), WriteVerifier::default());
@@ -195,10 +202,10 @@ fn server(world: &World, count: usize, scratch: &Scratch, known: &KnownClients) 
             let disk = Disk::new(&DiskConfig { uring: false, helpers: false, ..DiskConfig::default() }, &[]);
             let store =
                 DirectoryStore::new(&directory, disk, memory.pools.payload.clone()).expect("a directory");
-            let store: Box<dyn Store> = Box::new(store);
             let export = Export { root_squash: false, ..Export::new("/data") };
             let mut exports =
-                ExportTable::new(vec![(export, store)], memory.pools.payload.clone()).expect("one export");
+                ExportTable::new(vec![(export, slow::drawn(store, seed))], memory.pools.payload.clone())
+                    .expect("one export");
             if count > 1 {
                 exports = exports.in_group(Vec::new(), reactor(0)).expect("one export");
             }
@@ -292,7 +299,7 @@ impl Fleet {
         let scratch = Scratch::folder();
         std::fs::write(scratch.0.join("file"), [0]).expect("a file");
         let known = KnownClients::nothing(1);
-        let reactors = server(&world, 1 + (seed % 3) as usize, &scratch, &known);
+        let reactors = server(&world, 1 + (seed % 3) as usize, &scratch, &known, seed);
         let clients = (0..CLIENTS).map(|number| Worker::new(&world, number)).collect();
         Fleet {
             world,
@@ -303,6 +310,7 @@ impl Fleet {
             truth: Truth { holder: None, values: vec![0], next: 0, locks: 0 },
             credential: credential(0, 0, &[]),
             scratch,
+            seed,
             done: 0,
         }
     }
@@ -457,7 +465,10 @@ impl Fleet {
             // From now on it writes no more.
             Asked::Unlock => {
                 client.holds = false;
-                self.truth.holder = None;
+                // A request that is sent again may come when another has the lock.
+                if self.truth.holder == Some(index) {
+                    self.truth.holder = None;
+                }
             }
             Asked::Write(value) if is_new => {
                 self.truth.next = value;
@@ -565,7 +576,7 @@ impl Fleet {
         self.reactors.clear();
         self.known = self.known.restarted();
         let count = 1 + self.random.below(3) as usize;
-        self.reactors = server(&self.world, count, &self.scratch, &self.known);
+        self.reactors = server(&self.world, count, &self.scratch, &self.known, self.seed);
     }
 
     /// A client forgets all, and comes again.

@@ -40,6 +40,12 @@ impl Lab {
         });
         Lab { client: Client::of(pair, b"client", FORE), scratch }
     }
+
+    /// The same over files in memory, for a sweep: all that is left to chance is in the seed.
+    #[allow(dead_code, reason = "not every setting has the tests that use it")]
+    pub(crate) fn of_seed(exports: &[&str], seed: u64) -> Lab {
+        Lab { client: Client::of(Pair::of_seed(exports, seed), b"client", FORE), scratch: Vec::new() }
+    }
 }
 
 impl Deref for Lab {

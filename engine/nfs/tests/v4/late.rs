@@ -35,6 +35,8 @@ mod room;
 mod slow;
 #[path = "state.rs"]
 mod state;
+#[path = "weather.rs"]
+mod weather;
 
 use std::cell::RefCell;
 use std::rc::Rc;

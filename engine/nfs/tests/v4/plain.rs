@@ -12,6 +12,8 @@ mod back;
 mod changes;
 #[path = "client.rs"]
 mod client;
+#[path = "../server/counted.rs"]
+mod counted;
 #[path = "data.rs"]
 mod data;
 #[path = "files.rs"]
@@ -42,6 +44,8 @@ mod restart;
 mod room;
 #[path = "sessions.rs"]
 mod sessions;
+#[path = "../../../stores/tests/store/slow.rs"]
+mod slow;
 #[path = "state.rs"]
 mod state;
 #[path = "valid_errors.rs"]
@@ -50,6 +54,8 @@ mod valid_errors;
 mod versions;
 #[path = "weather.rs"]
 mod weather;
+#[path = "written_once.rs"]
+mod written_once;
 
 use lab::Lab;
 

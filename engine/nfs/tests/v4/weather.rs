@@ -51,7 +51,7 @@ fn repeated<R: PartialEq + std::fmt::Debug>(
 fn retries_are_executed_once_and_writers_exclude_each_other() {
     sweep("retries_are_executed_once_and_writers_exclude_each_other", 0..40, |seed| {
         let mut random = Random::new(seed);
-        let mut lab = Lab::new(&["/data,root_squash=no"]);
+        let mut lab = Lab::of_seed(&["/data,root_squash=no"], seed);
         let file = lab.make_file(b"file");
         let mut workers: Vec<Worker> = [&b"one"[..], b"two", b"three"]
             .into_iter()

@@ -84,6 +84,8 @@ pub(super) struct Errands {
     walkers: Vec<u32>,
     /// Changes that are over.
     changes: u64,
+    /// Changes whose tickets are not taken yet.
+    changing: usize,
 }
 
 impl Errands {
@@ -95,6 +97,7 @@ impl Errands {
             ready: VecDeque::new(),
             walkers: Vec::new(),
             changes: 0,
+            changing: 0,
         }
     }
 
@@ -188,14 +191,25 @@ impl Errands {
         mut changing: Changing,
         job: impl FnOnce() -> Done + Send + 'static,
     ) -> u32 {
+        changing.is_disturbed |= self.disturb(&changing.touched);
+        self.changing += 1;
+        self.begin(Errand::Change(Box::new(changing)), job)
+    }
+
+    /// Something else begins to change these objects. Returns whether that disturbs a change that is under way.
+    pub(super) fn disturb(&mut self, touched: &[ObjectId]) -> bool {
+        if self.changing == 0 {
+            return false;
+        }
+        let mut is_any = false;
         for other in self.slots.iter_mut().flatten() {
             let Errand::Change(other) = other else { continue };
-            if changing.touched.iter().any(|object| other.touched.contains(object)) {
+            if touched.iter().any(|object| other.touched.contains(object)) {
                 other.is_disturbed = true;
-                changing.is_disturbed = true;
+                is_any = true;
             }
         }
-        self.begin(Errand::Change(Box::new(changing)), job)
+        is_any
     }
 
     /// Whether a change of the object is under way.
@@ -231,6 +245,7 @@ impl Errands {
     pub(super) fn take(&mut self, place: u32) -> Option<Errand> {
         let errand = self.slots.get_mut(place as usize)?.take()?;
         self.free.push(place);
+        self.changing -= usize::from(matches!(errand, Errand::Change(_)));
         Some(errand)
     }
 }

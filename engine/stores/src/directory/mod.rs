@@ -629,6 +629,8 @@ impl Store for DirectoryStore {
         if offset.checked_add(len).is_none_or(|end| end > FILE_LEN_MAX) {
             return Err(FsError::TooLarge.into());
         }
+        // What the file is when a change of it is over would show this WRITE as well.
+        self.errands.get_mut().disturb(&[object]);
         if let Some(written) = self.write_now(user, object, offset, &data, stability) {
             return Ok(Progress::Done(written?));
         }

@@ -1,5 +1,5 @@
-//! A store in memory that answers no question at once, and finishes nothing at once: it does a pass later. Every other one
-//! answers at random.
+//! A store that answers no question at once, and finishes nothing at once: it does a pass later. Others answer at random. What
+//! they answer is what a store below them does: one in memory, or a directory that waits for nothing.
 
 use std::any::Any;
 use std::borrow::Cow;
@@ -22,8 +22,8 @@ use stag_vfs::{
 /// Questions whose answers are remembered.
 const ANSWERED_MAX: usize = 512;
 
-pub(crate) struct SlowStore {
-    memory: MemoryStore,
+pub(crate) struct SlowStore<S = MemoryStore> {
+    below: S,
     /// Whether a question is answered at once, if that is left to chance.
     random: Option<Cell<u64>>,
     late: RefCell<Late>,
@@ -117,11 +117,25 @@ struct Late {
     answered: VecDeque<Question>,
     /// Whether the last poll found nothing: the next begins a pass.
     is_over: bool,
+    /// Changes whose tickets are not finished yet.
+    changes: Vec<LateChange>,
+    /// What others changed as well during the change that was finished last.
+    shared: Vec<ObjectId>,
+}
+
+/// A change of these objects.
+struct LateChange {
+    ticket: Ticket,
+    touched: Vec<ObjectId>,
+    /// Whether another change of one of them began before this one was finished, or was not finished when this one began.
+    is_disturbed: bool,
 }
 
 enum Matter {
     Question(Question),
     Ends(Result<Finished, FsError>, Vec<Shared>),
+    /// The store below is not done with it at once either.
+    Below(Ticket),
 }
 
 /// What is asked: the name of the step, of which object, and of which name.
@@ -129,23 +143,66 @@ type Question = (&'static str, ObjectId, Vec<u8>);
 
 const NONE: ObjectId = ObjectId { fileid: 0, generation: 0 };
 
+/// When a store answers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lateness {
+    APassLater,
+    /// At once or a pass later: a sequence of chances that begins with this number.
+    AtRandom(u64),
+}
+
+/// The next number of a linear congruential generator. Its highest bits are its best.
+fn next_number(number: u64) -> u64 {
+    number.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f)
+}
+
+/// The store below, or one that answers later or at random: as a seed says. Runs take other things from the remainders of their
+/// seeds, so this is none.
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn drawn<S: Store>(below: S, seed: u64) -> Box<dyn Store> {
+    match (next_number(seed) >> 32) % 3 {
+        0 => Box::new(below),
+        1 => Box::new(over(below, Lateness::APassLater)),
+        _ => Box::new(over(below, Lateness::AtRandom(seed))),
+    }
+}
+
+/// A slow store that takes no locks on its files.
+#[allow(dead_code, reason = "for servers")]
+pub(crate) fn over<S: Store>(below: S, answers: Lateness) -> SlowStore<S> {
+    let random = match answers {
+        Lateness::APassLater => None,
+        Lateness::AtRandom(first) => Some(Cell::new(first)),
+    };
+    let (late, waits, cluster) = (RefCell::default(), Cell::new(0), Rc::default());
+    SlowStore { below, random, late, waits, cluster, locks_below: false }
+}
+
+/// One in memory, which takes locks on its files. Every other one answers at random.
 pub(crate) fn make(memory: MemoryStore) -> SlowStore {
     // Relaxed: only the number must differ.
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let random = (number % 2 == 1).then(|| Cell::new(number));
-    let (late, waits, cluster) = (RefCell::default(), Cell::new(0), Rc::default());
-    SlowStore { memory, random, late, waits, cluster, locks_below: true }
+    make_by(memory, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The same; whether it answers at random, and how, is in the number.
+fn make_by(memory: MemoryStore, number: u64) -> SlowStore {
+    let answers = if number % 2 == 1 { Lateness::AtRandom(number) } else { Lateness::APassLater };
+    SlowStore { locks_below: true, ..over(memory, answers) }
+}
+
+/// For a test that has a seed: a run of the same seed has the same store.
 #[allow(dead_code, reason = "for servers")]
-pub(crate) fn wrap(memory: MemoryStore) -> Box<dyn Store> {
-    Box::new(make(memory))
+pub(crate) fn wrap(memory: MemoryStore, seed: Option<u64>) -> Box<dyn Store> {
+    Box::new(match seed {
+        Some(seed) => make_by(memory, seed),
+        None => make(memory),
+    })
 }
 
 /// As [`wrap`], of a store that takes no locks on its files.
 #[allow(dead_code, reason = "for servers")]
-pub(crate) fn wrap_without_locks(memory: MemoryStore) -> Box<dyn Store> {
+pub(crate) fn wrap_without_locks(memory: MemoryStore, _: Option<u64>) -> Box<dyn Store> {
     Box::new(SlowStore { locks_below: false, ..make(memory) })
 }
 
@@ -153,18 +210,45 @@ pub(crate) fn wrap_without_locks(memory: MemoryStore) -> Box<dyn Store> {
 pub(crate) fn unwrap(store: &dyn Any) -> &MemoryStore {
     let slow: &SlowStore = store.downcast_ref().expect("a slow store");
     assert!(slow.waits.get() > 0, "nothing was waited for");
-    &slow.memory
+    &slow.below
 }
 
 impl Late {
     fn ticket(&mut self, matter: Matter) -> Ticket {
+        let place = self.keep(matter);
+        self.fresh.push_back(place);
+        Ticket(place)
+    }
+
+    /// A ticket for what the store below has given one for: that says when it is over.
+    fn wait_below(&mut self, below: Ticket) -> Ticket {
+        Ticket(self.keep(Matter::Below(below)))
+    }
+
+    fn keep(&mut self, matter: Matter) -> u32 {
         let place = self.slots.iter().position(Option::is_none).unwrap_or(self.slots.len());
         if place == self.slots.len() {
             self.slots.push(None);
         }
         self.slots[place] = Some(matter);
-        self.fresh.push_back(place as u32);
-        Ticket(place as u32)
+        place as u32
+    }
+
+    /// The ticket that was given for one of the store below.
+    fn of_below(&self, below: Ticket) -> Ticket {
+        let is_it = |slot: &Option<Matter>| matches!(slot, Some(Matter::Below(waits)) if *waits == below);
+        Ticket(self.slots.iter().position(is_it).expect("what it was given for is waited for") as u32)
+    }
+
+    /// Something else changes these objects.
+    fn disturb(&mut self, touched: &[ObjectId]) -> bool {
+        let mut is_any = false;
+        for other in &mut self.changes {
+            let is_shared = touched.iter().any(|object| other.touched.contains(object));
+            other.is_disturbed |= is_shared;
+            is_any |= is_shared;
+        }
+        is_any
     }
 
     fn remember(&mut self, question: Question) {
@@ -175,14 +259,12 @@ impl Late {
     }
 }
 
-impl SlowStore {
+impl<S: Store> SlowStore<S> {
     /// Whether chance says that there is an answer at once. To the first question there is none, so that something waits.
     fn is_lucky(&self) -> bool {
         let Some(random) = self.random.as_ref().filter(|_| self.waits.get() > 0) else { return false };
-        // A linear congruential generator: its highest bit is its best.
-        let next = random.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-        random.set(next);
-        next >> 63 == 0
+        random.set(next_number(random.get()));
+        random.get() >> 63 == 0
     }
 
     fn lock_question(step: &'static str, object: ObjectId, wanted: &OctetLock) -> Question {
@@ -206,6 +288,22 @@ impl SlowStore {
         Err(Blocked::Waits(late.ticket(Matter::Question(question))))
     }
 
+    /// Ends a step that changes these objects.
+    fn change<T, U>(
+        &mut self,
+        done: ChangeStep<T>,
+        touched: &[ObjectId],
+        told: impl Fn(T) -> Finished,
+    ) -> ChangeStep<U> {
+        let ended = self.end(done, Vec::new(), told);
+        if let Ok(Progress::Later(ticket)) = ended {
+            let late = self.late.get_mut();
+            let is_disturbed = late.disturb(touched);
+            late.changes.push(LateChange { ticket, touched: touched.to_vec(), is_disturbed });
+        }
+        ended
+    }
+
     /// Ends a step that changes something, a pass later; what was known may be wrong by now.
     fn end<T, U>(
         &mut self,
@@ -213,59 +311,75 @@ impl SlowStore {
         pieces: Vec<Shared>,
         told: impl Fn(T) -> Finished,
     ) -> ChangeStep<U> {
-        let done = match done {
-            Ok(Progress::Done(done)) => Ok(told(done)),
-            Err(Blocked::Fails(error)) => Err(error),
-            Ok(Progress::Later(_)) | Err(Blocked::Waits(_)) => unreachable!("memory does not wait"),
-        };
         let mut late = self.late.borrow_mut();
         late.answered.clear();
+        let done = match done {
+            Ok(Progress::Done(done)) => Ok(told(done)),
+            Ok(Progress::Later(below)) => return Ok(Progress::Later(late.wait_below(below))),
+            Err(Blocked::Fails(error)) => Err(error),
+            Err(Blocked::Waits(_)) => unreachable!("the store below has every answer"),
+        };
         Ok(Progress::Later(late.ticket(Matter::Ends(done, pieces))))
     }
 }
 
-impl Store for SlowStore {
+impl<S: Store> Store for SlowStore<S> {
     fn profile(&self) -> StoreProfile {
-        let StoreProfile { can, .. } = self.memory.profile();
+        let StoreProfile { can, .. } = self.below.profile();
         let can = Capabilities {
             admits_transfers: false,
             finishes_transfers_later: true,
             locks_below: self.locks_below,
             ..can
         };
-        StoreProfile { can, ..self.memory.profile() }
+        StoreProfile { can, ..self.below.profile() }
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.below.is_read_only()
     }
 
     fn give_up_files(&mut self) {
-        self.memory.give_up_files();
+        self.below.give_up_files();
+    }
+
+    fn check_place(&self) -> ReadStep<()> {
+        self.ask("check_place", NONE, b"")?;
+        self.below.check_place()
     }
 
     fn write_verifier(&self) -> StoreVerifier {
-        self.memory.write_verifier()
+        self.below.write_verifier()
     }
 
     fn usage(&self) -> ReadStep<Usage> {
         self.ask("usage", NONE, b"")?;
-        self.memory.usage()
+        self.below.usage()
     }
 
     fn stat(&self, object: ObjectId) -> ReadStep<ObjectStat> {
         self.ask("stat", object, b"")?;
-        self.memory.stat(object)
+        self.below.stat(object)
     }
 
     fn stat_after(&self, object: ObjectId) -> Option<ObjectStat> {
-        self.memory.stat_after(object)
+        let is_shared = self.late.borrow().shared.contains(&object);
+        if is_shared { None } else { self.below.stat_after(object) }
+    }
+
+    fn is_changing(&self, object: ObjectId) -> bool {
+        let late = self.late.borrow();
+        late.changes.iter().any(|change| change.touched.contains(&object)) || self.below.is_changing(object)
     }
 
     fn entry(&self, at: EntryName<'_>) -> ReadStep<ObjectStat> {
         self.ask("entry", at.directory.object, at.name)?;
-        self.memory.entry(at)
+        self.below.entry(at)
     }
 
     fn lies_within(&self, directory: ObjectId, other: ObjectId) -> ReadStep<bool> {
         self.ask("lies_within", directory, &other.fileid.to_le_bytes())?;
-        self.memory.lies_within(directory, other)
+        self.below.lies_within(directory, other)
     }
 
     fn list(
@@ -278,7 +392,7 @@ impl Store for SlowStore {
         // The answer to a part of it, and then to the next.
         let mut shown = 0_u64;
         let mut waits = None;
-        let listed = self.memory.list(directory, start, now, &mut |entry| {
+        let listed = self.below.list(directory, start, now, &mut |entry| {
             if let Err(Blocked::Waits(ticket)) = self.ask("list", directory, &(shown / 3).to_le_bytes()) {
                 waits = Some(ticket);
                 return false;
@@ -299,22 +413,22 @@ impl Store for SlowStore {
         now: Timestamp,
     ) -> ReadStep<&'a [u8]> {
         self.ask("link_target", object, b"")?;
-        self.memory.link_target(object, space, now)
+        self.below.link_target(object, space, now)
     }
 
     fn access_acl(&self, seen: &ObjectStat) -> ReadStep<Option<Cow<'_, Acl>>> {
         self.ask("access_acl", seen.object, b"")?;
-        self.memory.access_acl(seen)
+        self.below.access_acl(seen)
     }
 
     fn default_acl(&self, directory: ObjectId) -> ReadStep<Option<Cow<'_, Acl>>> {
         self.ask("default_acl", directory, b"")?;
-        self.memory.default_acl(directory)
+        self.below.default_acl(directory)
     }
 
     fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {
         self.ask("is_made_by", seen.object, &verifier)?;
-        self.memory.is_made_by(seen, verifier)
+        self.below.is_made_by(seen, verifier)
     }
 
     fn update(
@@ -324,8 +438,8 @@ impl Store for SlowStore {
         set: &Update,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.update(user, seen, set, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.update(user, seen, set, now);
+        self.change(done, &[seen.object], |()| Finished::Changed)
     }
 
     fn make(
@@ -336,8 +450,8 @@ impl Store for SlowStore {
         attributes: &NewAttributes,
         now: Timestamp,
     ) -> ChangeStep<ObjectStat> {
-        let done = self.memory.make(user, at, what, attributes, now);
-        self.end(done, Vec::new(), Finished::Made)
+        let done = self.below.make(user, at, what, attributes, now);
+        self.change(done, &[at.directory.object], Finished::Made)
     }
 
     fn link(
@@ -347,8 +461,8 @@ impl Store for SlowStore {
         at: EntryName<'_>,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.link(user, seen, at, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.link(user, seen, at, now);
+        self.change(done, &[at.directory.object, seen.object], |()| Finished::Changed)
     }
 
     fn remove(
@@ -358,8 +472,8 @@ impl Store for SlowStore {
         seen: &ObjectStat,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.remove(user, at, seen, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.remove(user, at, seen, now);
+        self.change(done, &[at.directory.object, seen.object], |()| Finished::Changed)
     }
 
     fn rename(
@@ -370,8 +484,10 @@ impl Store for SlowStore {
         seen: RenameSeen<'_>,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.rename(user, from, to, seen, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.rename(user, from, to, seen, now);
+        let mut touched = vec![from.directory.object, to.directory.object, seen.moved.object];
+        touched.extend(seen.replaced.map(|replaced| replaced.object));
+        self.change(done, &touched, |()| Finished::Changed)
     }
 
     fn set_lists(
@@ -382,13 +498,13 @@ impl Store for SlowStore {
         mode: Option<u32>,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.set_lists(user, seen, set, mode, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.set_lists(user, seen, set, mode, now);
+        self.change(done, &[seen.object], |()| Finished::Changed)
     }
 
     fn seek(&self, seen: &ObjectStat, offset: u64, kind: ExtentKind) -> ReadStep<Option<u64>> {
         self.ask("seek", seen.object, &offset.to_le_bytes())?;
-        self.memory.seek(seen, offset, kind)
+        self.below.seek(seen, offset, kind)
     }
 
     fn change_space(
@@ -399,8 +515,8 @@ impl Store for SlowStore {
         change: SpaceChange,
         now: Timestamp,
     ) -> ChangeStep<()> {
-        let done = self.memory.change_space(user, seen, octets, change, now);
-        self.end(done, Vec::new(), |()| Finished::Changed)
+        let done = self.below.change_space(user, seen, octets, change, now);
+        self.change(done, &[seen.object], |()| Finished::Changed)
     }
 
     fn lock_octets(&mut self, object: ObjectId, wanted: &OctetLock) -> ReadStep<Option<OctetLock>> {
@@ -459,7 +575,7 @@ impl Store for SlowStore {
         pieces: &mut Vec<Shared>,
         now: Timestamp,
     ) -> ChangeStep<ReadDone> {
-        let done = self.memory.read(user, object, offset, count, pieces, now);
+        let done = self.below.read(user, object, offset, count, pieces, now);
         let mut held = Vec::with_capacity(pieces.len());
         held.append(pieces);
         self.end(done, held, Finished::Read)
@@ -474,26 +590,38 @@ impl Store for SlowStore {
         stability: Stability,
         now: Timestamp,
     ) -> ChangeStep<WriteDone> {
-        let done = self.memory.write(user, object, offset, data, stability, now);
+        let done = self.below.write(user, object, offset, data, stability, now);
+        self.late.get_mut().disturb(&[object]);
         self.end(done, Vec::new(), Finished::Write)
     }
 
     fn commit(&mut self, object: ObjectId, offset: u64, count: u32) -> ChangeStep<()> {
         self.ask("commit", object, b"")?;
-        let done = self.memory.commit(object, offset, count);
+        let done = self.below.commit(object, offset, count);
         self.end(done, Vec::new(), |()| Finished::Commit)
     }
 
-    fn sync_changes(&mut self) -> Progress<()> {
-        let matter = Matter::Ends(Ok(Finished::Commit), Vec::new());
-        Progress::Later(self.late.borrow_mut().ticket(matter))
+    fn note_changed(&mut self, objects: &[&ObjectStat]) {
+        self.below.note_changed(objects);
     }
 
-    fn poll_later(&mut self, _: Duration) -> Option<Ticket> {
+    fn sync_changes(&mut self) -> Progress<()> {
+        let late = self.late.get_mut();
+        Progress::Later(match self.below.sync_changes() {
+            Progress::Done(()) => late.ticket(Matter::Ends(Ok(Finished::Commit), Vec::new())),
+            Progress::Later(below) => late.wait_below(below),
+        })
+    }
+
+    fn poll_later(&mut self, now: Duration) -> Option<Ticket> {
         if self.cluster.borrow().stands_still {
             return None;
         }
         let late = self.late.get_mut();
+        late.shared.clear();
+        if let Some(below) = self.below.poll_later(now) {
+            return Some(late.of_below(below));
+        }
         if std::mem::take(&mut late.is_over) {
             let fresh = std::mem::take(&mut late.fresh);
             late.ready.extend(fresh);
@@ -503,9 +631,13 @@ impl Store for SlowStore {
         ready.map(Ticket)
     }
 
-    fn finish(&mut self, Ticket(place): Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, FsError> {
+    fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, FsError> {
         let late = self.late.get_mut();
-        match late.slots[place as usize].take().expect("a ticket is finished once") {
+        if let Some(place) = late.changes.iter().position(|change| change.ticket == ticket) {
+            let change = late.changes.swap_remove(place);
+            late.shared = if change.is_disturbed { change.touched } else { Vec::new() };
+        }
+        match late.slots[ticket.0 as usize].take().expect("a ticket is finished once") {
             Matter::Question(question) => {
                 late.remember(question);
                 Ok(Finished::Ready)
@@ -514,6 +646,7 @@ impl Store for SlowStore {
                 pieces.extend(held);
                 done
             }
+            Matter::Below(below) => self.below.finish(below, pieces),
         }
     }
 
@@ -522,6 +655,6 @@ impl Store for SlowStore {
             return false;
         }
         let late = self.late.borrow();
-        late.slots.iter().any(Option::is_some)
+        late.slots.iter().any(Option::is_some) || self.below.is_busy()
     }
 }

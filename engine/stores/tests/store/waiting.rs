@@ -13,8 +13,8 @@ use stag_runtime::Clock;
 use stag_stores::directory::{DirectoryConfig, DirectoryError, DirectoryStore, MayWait};
 use stag_testing::Scratch;
 use stag_vfs::{
-    Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Store, Ticket, Timestamp, Update,
-    UserIdentity, Volume,
+    Blocked, EntryName, Finished, FsError, ObjectStat, Progress, ReadStep, Stability, Store, Ticket,
+    Timestamp, Update, UserIdentity, Volume, WriteData,
 };
 
 use crate::fuse::Fuse;
@@ -351,4 +351,35 @@ fn changes_that_overlap_tell_nothing_of_what_they_share() {
         assert_eq!(volume.store().stat_after(root), None);
     }
     assert!(!volume.store().is_changing(root));
+}
+
+/// The same of a WRITE that begins while a file's attributes are set.
+#[test]
+fn a_change_that_overlaps_a_write_tells_nothing_of_the_file() {
+    let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, 64));
+    std::fs::write(scratch.0.join("f"), b"").unwrap();
+    let config =
+        DirectoryConfig { may_wait: Some(MayWait::Everything), ..DirectoryConfig::new(&scratch.0, 1) };
+    let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+    let mut volume = Volume::new(Box::new(DirectoryStore::new(&config, disk, pool).unwrap()));
+    let file = wait(&mut volume, |volume| look_up(volume, "f")).unwrap().object;
+    for is_written in [false, true] {
+        let begun = wait(&mut volume, |volume| {
+            let seen = volume.stat(file)?;
+            let set = Update { mode: Some(0o600), ..Update::default() };
+            volume.set_attributes(&ROOT, &seen, &set, NOW)
+        });
+        let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
+        let written = is_written.then(|| {
+            let data = WriteData::Inline(b"data");
+            let begun = volume.store_mut().write(&ROOT, file, 0, data, Stability::Unstable, NOW);
+            let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
+            ticket
+        });
+        assert!(end(&mut volume, ticket).is_ok());
+        assert_eq!(volume.store().stat_after(file).is_some(), !is_written);
+        if let Some(ticket) = written {
+            assert!(end(&mut volume, ticket).is_ok());
+        }
+    }
 }
