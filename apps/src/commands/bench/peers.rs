@@ -20,11 +20,11 @@ use super::results::{BenchResults, SCHEMA};
 use super::run::take;
 use crate::commands::perf::environment::RunEnvironment;
 use crate::commands::perf::{Span, rate};
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
 use crate::time_left;
-use crate::values::Time;
-use crate::wrapped::{columns, wrapped};
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
+use stag_server::values::Time;
+use stag_server::wrapped::{columns, wrapped};
 
 /// Measures other programs beside stag, on the same cores
 #[derive(Debug, Args)]
