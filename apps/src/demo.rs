@@ -6,12 +6,12 @@ use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag_runtime::{CoreId, Topology, affinity};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::stagd::MEMORY_PER_OBJECT;
+use stag_server::url::{FabricName, Url};
+use stag_server::values::{Poll, Size};
 
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::stagd::MEMORY_PER_OBJECT;
-use crate::url::{FabricName, Url};
-use crate::values::{Poll, Size};
 use report::Connection;
 use server::{Server, ServerConfig};
 use steps::Run;

@@ -6,10 +6,9 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use stag_hugepages::{Inventory, Plan};
 use stag_memory::{PageChoice, PageSize};
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::Pages;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::Pages;
 
 /// Shows, reserves and frees huge pages
 #[derive(Debug, Args)]

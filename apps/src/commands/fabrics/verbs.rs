@@ -6,8 +6,7 @@ use stag_fabric::verbs::{
     Choice, DeviceLimits, Gid, KernelDevice, OnDemandPaging, Port, Survey, SurveyedDevice,
 };
 use stag_runtime::{CoreSet, Topology};
-
-use crate::values::Size;
+use stag_server::values::Size;
 
 /// A line for each fact, to be read and to be searched: what it is, whose it is, the fact.
 pub(super) fn lines(survey: &Survey) -> Vec<String> {

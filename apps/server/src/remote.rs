@@ -27,11 +27,12 @@ use crate::failure::CommandFailure;
 use crate::options;
 use crate::timings::Timings;
 use crate::url::Url;
+pub use link::explain_command;
 use listing::Listing;
 use mount::{Mount, Results};
 use session::Session;
 
-pub(crate) mod credentials;
+pub mod credentials;
 mod data;
 mod link;
 pub(crate) mod listing;

@@ -9,8 +9,7 @@ use exports::{Medium, OPTIONS};
 use crate::failure::CommandFailure;
 use crate::logging::FLUSH_MAX;
 use crate::output::{Output, within};
-use crate::version::VERSION;
-use crate::{arguments, limits, logging};
+use crate::{arguments, limits, logging, version};
 
 mod asking;
 mod choices;
@@ -54,17 +53,16 @@ pub use cores::CoreList;
 use cores::Place;
 pub use listen::Listen;
 pub use options::StagdOptions;
-pub(crate) use plan::MEMORY_PER_OBJECT;
+pub use plan::MEMORY_PER_OBJECT;
 use plan::Plan;
-pub use settings::Settings;
-pub(crate) use settings::{MEMORY_DEFAULT_MAX, memory_unasked};
+pub use settings::{MEMORY_DEFAULT_MAX, Settings, memory_unasked};
 pub use weights::ClientWeight;
 
 /// The NFS server of Stag: memory and directories, over RDMA fabrics and TCP
 #[derive(Debug, Parser)]
 #[command(
     name = "stagd",
-    version = VERSION,
+    version = version::get(),
     after_help = "Examples: stagd --export mem:/data --listen shm://demo\n          \
         stagd --cores 2-5 --export dir:/srv/data --listen verbs://0.0.0.0"
 )]
@@ -77,7 +75,8 @@ struct Stagd {
 }
 
 /// The command line, for what is made from it.
-pub(crate) fn command() -> clap::Command {
+#[must_use]
+pub fn command() -> clap::Command {
     Stagd::command()
 }
 
@@ -126,12 +125,12 @@ Examples: stagd --export mem:/data,size=1G,client=10.0.0.0/8 ...
 ];
 
 /// Where state is kept unless `--state-dir` says another place. `Err`: nowhere, and what that means.
-pub(crate) fn state_directory() -> Result<std::path::PathBuf, String> {
+pub fn state_directory() -> Result<std::path::PathBuf, String> {
     state::path(None)
 }
 
 /// The options of `--export`: how each is written, what it means, and what holds without it.
-pub(crate) fn export_options() -> impl Iterator<Item = (&'static str, String, &'static str)> {
+pub fn export_options() -> impl Iterator<Item = (&'static str, String, &'static str)> {
     OPTIONS.iter().map(|option| {
         let medium = match option.medium {
             None => "",
@@ -166,7 +165,7 @@ pub fn run(options: &StagdOptions, out: &mut Output) -> Result<(), CommandFailur
     }
     let settings = Settings::new(options)?;
     logging::start(settings.log_format)?;
-    tracing::info!("stagd {VERSION}");
+    tracing::info!("stagd {}", version::get());
     limits::survive_file_size_limit()?;
     // Clients say the modes of their files; what is ours alone is made with a mode of its own.
     rustix::process::umask(rustix::fs::Mode::empty());

@@ -23,7 +23,7 @@ use crate::admin::{
     ClientState, CoreState, ExportState, HoldingsState, LimitedState, OperationState, PATIENCE,
     ProcedureState, ServerState,
 };
-use crate::version::VERSION;
+use crate::version;
 
 /// What a reactor answers with: itself, and what it counts.
 pub(super) type SnapshotSender = SyncSender<(ReactorId, Snapshot)>;
@@ -164,7 +164,7 @@ impl Reactors {
         let (receives_held, receives_max) = sum.receives();
         let (locks_held, locks_waiting) = sum.locks();
         Some(ServerState {
-            version: VERSION.to_owned(),
+            version: version::get().to_owned(),
             uptime_seconds: sum.uptime().as_secs_f64(),
             counters: *sum.counters(),
             cores: cores.collect(),

@@ -31,7 +31,7 @@ const DEVICE_COMPLETION_LEN: u64 = 256;
 const ROUNDING: usize = 2 << 20;
 
 /// Octets of memory for each object: small files run out of space before they run out of objects, nearly.
-pub(crate) const MEMORY_PER_OBJECT: u64 = 8 << 10;
+pub const MEMORY_PER_OBJECT: u64 = 8 << 10;
 
 /// One part in this number of the payload pool is for Calls on their way, which files never take; the rest is
 /// files'.

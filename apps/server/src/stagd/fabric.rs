@@ -11,8 +11,8 @@ use stag_fabric::{FabricError, Iwarp, IwarpConfig, Provider, Shm, ShmConfig, Ver
 use super::Settings;
 use super::listen::Listen;
 use super::plan::Plan;
-use crate::commands::doctor;
 use crate::failure::CommandFailure;
+use crate::machine::Machine;
 use crate::url::{FabricName, Url};
 use crate::values::{Poll, Size};
 
@@ -107,7 +107,7 @@ pub(super) fn check(settings: &Settings, plan: &Plan) -> Result<(), CommandFailu
     opened.map_err(CommandFailure::run)?;
     match settings.fabric {
         Some(FabricName::Verbs) => {
-            check_pinned(settings.memory, plan.reactors.len(), doctor::lockable(Path::new("/")))
+            check_pinned(settings.memory, plan.reactors.len(), Machine::new(Path::new("/"), true).lockable())
         }
         _ => Ok(()),
     }

@@ -19,7 +19,6 @@ use stag_wire::rpc::OpaqueAuth;
 use super::RemoteError;
 use super::credentials;
 use super::mount;
-use crate::commands::explain;
 use crate::counters::Counters;
 use crate::limits;
 use crate::options;
@@ -543,5 +542,18 @@ fn closed(reason: &CloseReason) -> String {
         ),
         reason => reason.describe("the server"),
     };
-    format!("{words} ({})", explain::hint(reason))
+    format!("{words} ({})", explain_command(reason))
+}
+
+/// The command that explains why a connection ended, for the line that says so.
+#[must_use]
+pub fn explain_command(reason: &CloseReason) -> String {
+    let name = match reason {
+        CloseReason::Fabric(DisconnectReason::Work(error)) => format!("{error:?}"),
+        CloseReason::Fabric(reason) => format!("{reason:?}"),
+        reason => format!("{reason:?}"),
+    };
+    // What stands behind the name is in words already.
+    let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
+    format!("stag explain {}", &name[..end])
 }

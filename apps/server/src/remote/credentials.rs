@@ -8,7 +8,8 @@ use stag_wire::xdr::Writer;
 use crate::seed::random_seed;
 
 /// The body of an AUTH_SYS credential of this process.
-pub(crate) fn encode() -> Vec<u8> {
+#[must_use]
+pub fn encode() -> Vec<u8> {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let machine = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let numbers = |name: &str| -> Vec<u32> {

@@ -75,7 +75,7 @@ impl From<CommandFailure> for Halt {
 const CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Copies `source` to `target`, or into it if that is a folder, and tells how much it was.
-pub(crate) fn copy(
+pub fn copy(
     source: &Place,
     target: &Place,
     options: CopyOptions,

@@ -86,7 +86,7 @@ pub struct Settings {
 }
 
 /// Most memory that is taken without being told to.
-pub(crate) const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
+pub const MEMORY_DEFAULT_MAX: u64 = 1 << 30;
 
 /// The least that a server can do something with.
 const MEMORY_MIN: u64 = 16 << 20;
@@ -269,7 +269,8 @@ fn parse_exports(specs: Vec<String>) -> Result<Vec<(String, ExportSpec)>, Comman
 
 /// The default of `--memory` on the machine below `root`: a quarter of its RAM or of the least limit of this process' control
 /// groups, at most `MEMORY_DEFAULT_MAX`, in whole MiB.
-pub(crate) fn memory_unasked(root: &Path) -> u64 {
+#[must_use]
+pub fn memory_unasked(root: &Path) -> u64 {
     let limit = Inventory::read(root).memory_limit.map(|found| found.limit);
     let quarter = ram(root).into_iter().chain(limit).min().map_or(MEMORY_DEFAULT_MAX, |least| least / 4);
     quarter.clamp(MEMORY_MIN, MEMORY_DEFAULT_MAX) >> 20 << 20

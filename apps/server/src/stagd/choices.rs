@@ -13,7 +13,7 @@ use crate::failure::CommandFailure;
 use crate::logging::now;
 use crate::output::Output;
 use crate::values::Size;
-use crate::version::VERSION;
+use crate::version;
 use crate::wrapped::{columns, wrapped, wrapped_options};
 
 /// What was chosen: the object of `--check --json`, and the first one of `--json`.
@@ -120,7 +120,7 @@ fn chosen(
     got: &Got,
     out: &mut Output,
 ) -> Result<(), CommandFailure> {
-    let version = VERSION;
+    let version = version::get();
     let engine = &plan.engine;
     let cores = chosen_cores(settings, plan, place);
     let (core, node) = cores.first().map_or((0, 0), |first| (first.core, first.node));
