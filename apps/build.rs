@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the programs are made of: when one of these changes they are compiled anyway, so it costs nothing to ask git once more.
-const SOURCES: [&str; 16] = [
+const SOURCES: [&str; 17] = [
     "build.rs",
     "src",
+    "server/src",
     "../Cargo.lock",
     "../bench/src",
     "../hugepages/src",

@@ -116,6 +116,7 @@ engine/conform:     wire memory fabric runtime
 engine/testing:
 engine/fuzz:         wire proto memory fabric runtime rpc vfs stores state nfs dump
 engine/stag:        wire proto memory disk fabric runtime rpc vfs stores state nfs hugepages
+apps/server:        wire memory disk fabric runtime rpc vfs stores state nfs hugepages dump
 '
 # The project's crates in the [dependencies] of a manifest, without their prefix.
 dependencies() {

@@ -23,13 +23,13 @@ use stag_conform::requester::{CheckedServer, RequesterRun};
 use stag_conform::responder::{CheckedClients, ResponderRun};
 use stag_conform::rules::{self, RuleCoverage};
 
-use crate::failure::CommandFailure;
-use crate::options;
-use crate::output::Output;
-use crate::seed::random_seed;
-use crate::url::{FabricName, Url};
 use files::ScratchFolder;
 use report::{ConformReport, Deviations};
+use stag_server::failure::CommandFailure;
+use stag_server::options;
+use stag_server::output::Output;
+use stag_server::seed::random_seed;
+use stag_server::url::{FabricName, Url};
 
 /// The role of this side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

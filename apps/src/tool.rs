@@ -3,20 +3,22 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use stag::fabric::shm::Admit;
+use stag_fabric::shm::Admit;
+use stag_server::arguments;
+use stag_server::failure::CommandFailure;
+use stag_server::flags::{self, Flag};
+use stag_server::options::{self, ConnectionOptions};
+use stag_server::output::Output;
+use stag_server::url::{FabricName, Place};
+use stag_server::values::{CongestionControlName, DataPlacement, Exposure, Protocol, Switch};
+use stag_server::{limits, stagd, version};
 
 use crate::commands::{
     admin, bench, cat, cp, df, doctor, dump, explain, fabrics, generate, get, hugepages, ls, mkdir, mv, perf,
     ping, put, rm, stat, top, translate,
 };
-use crate::failure::CommandFailure;
-use crate::flags::{self, Flag};
-use crate::options::{self, ConnectionOptions};
-use crate::output::Output;
-use crate::url::{FabricName, Place};
-use crate::values::{CongestionControlName, DataPlacement, Exposure, Protocol, Switch};
 use crate::version::VERSION;
-use crate::{arguments, conform, demo, limits, stagd};
+use crate::{conform, demo};
 
 /// RPC over RDMA, with and without RDMA hardware: try it, use it, measure it
 #[derive(Debug, Parser)]
@@ -228,6 +230,7 @@ impl Stag {
 /// The whole of `stag`.
 #[must_use]
 pub fn main() -> ExitCode {
+    version::set(VERSION);
     let stag: Stag = match arguments::parse(std::env::args_os(), Some(SHORT_HELP)) {
         Ok(stag) => stag,
         Err(status) => return status,

@@ -4,12 +4,12 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use stag::proto::credits::{Grant, Window};
-use stag::proto::parameters::Parameters;
-use stag::proto::plan::Shape;
-use stag::proto::requester::{self, ChunkLists, Requester};
-use stag::proto::responder::{self, ChunkLimits, Responder};
-use stag::wire::rpcrdma::{HEADER_LEN_MIN, Segment};
+use stag_proto::credits::{Grant, Window};
+use stag_proto::parameters::Parameters;
+use stag_proto::plan::Shape;
+use stag_proto::requester::{self, ChunkLists, Requester};
+use stag_proto::responder::{self, ChunkLimits, Responder};
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, Segment};
 
 const SLOTS: u32 = 32;
 /// Octets of a NULL Call's Payload stream, and of its Reply's.

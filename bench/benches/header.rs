@@ -3,10 +3,10 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use stag::wire::nfs3::{Handle, ReadArguments};
-use stag::wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, ReplyHeader, emit_success, flavor};
-use stag::wire::rpcrdma::{Emitter, Header, MessageKind, Segment, emit_plain};
-use stag::wire::xdr::{Reader, Writer};
+use stag_wire::nfs3::{Handle, ReadArguments};
+use stag_wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, ReplyHeader, emit_success, flavor};
+use stag_wire::rpcrdma::{Emitter, Header, MessageKind, Segment, emit_plain};
+use stag_wire::xdr::{Reader, Writer};
 
 const XID: u32 = 0x1122_3344;
 const SEGMENT: Segment = Segment { handle: 0xd202, length: 1 << 20, offset: 0x7f00_0004_0000 };

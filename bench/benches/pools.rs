@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, Pool};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, Pool};
 
 const PAGE_LEN: usize = 4096;
 const PAGES: usize = 4096;

@@ -6,10 +6,10 @@ use std::error::Error;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use stag::fabric::{
+use stag_fabric::{
     Completed, Completion, Event, Provider, QueuePairCapacity, QueuePairId, SendRequest, Shm, ShmConfig,
 };
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, Pool};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, Pool};
 
 const MESSAGE_LEN: usize = 64;
 const DEPTH_MAX: u32 = 32;

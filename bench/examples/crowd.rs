@@ -25,10 +25,11 @@ use std::time::Duration;
 use std::{fs, thread};
 
 use anyhow::{Context, Result, bail, ensure};
-use stag::fabric::iwarp::{Iwarp, IwarpConfig};
-use stag::nfs::client::{Null, Target};
-use stag::prelude::*;
-use stag::rpc::ConnectionId;
+use stag_fabric::iwarp::{Iwarp, IwarpConfig};
+use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_nfs::client::{Null, Target};
+use stag_rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Memory};
+use stag_runtime::{Clock, Poller};
 
 #[path = "shared/descriptors.rs"]
 mod descriptors;

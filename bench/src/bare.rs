@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, bail};
-use stag::fabric::{
+use stag_fabric::{
     Completed, Completion, DisconnectReason, Event, Exposed, Handle, Provider, QueuePairCapacity,
     QueuePairId, ReadPart, ReadRequest, RemoteSegment, SendRequest, WorkError, WriteRequest,
 };
-use stag::memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
-use stag::runtime::Clock;
+use stag_memory::{Arena, ArenaConfig, Budget, Buf, PageChoice, Pool};
+use stag_runtime::Clock;
 
 /// Octets of the longest message.
 const MESSAGE_LEN: usize = 1024;

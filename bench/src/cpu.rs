@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use stag::runtime::StatisticsReader;
+use stag_runtime::StatisticsReader;
 
 /// The clock of the processor time of one thread.
 #[derive(Clone, Copy, Debug)]

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use crate::pin::pin;
 use crate::spread::Spread;

@@ -17,16 +17,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use hdrhistogram::Histogram;
-use stag::nfs::client::{FinishedCall, Mnt, Null, Operation as NfsOperation, Target};
-use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId, Statistics};
-use stag::wire::mount3::PathArguments;
-use stag::wire::nfs3::{
+use stag_memory::{Arena, Buf, Shared};
+use stag_nfs::client::{FinishedCall, Mnt, Null, Operation as NfsOperation, Target};
+use stag_rpc::{
+    Chunks, CompletedCall, ConnectionEvent, ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
+    Statistics,
+};
+use stag_runtime::{Clock, Poller};
+use stag_wire::mount3::PathArguments;
+use stag_wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, FsinfoArguments, GetattrArguments, Handle, Name,
     ReadArguments, RemoveArguments, SetAttributes, Stable, WriteArguments,
 };
-use stag::wire::rpc::{AuthSys, Gids};
-use stag::wire::xdr::Item;
+use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::xdr::{Item, Reader, Writer};
 
 use crate::cpu::{ServerMeter, UsedTime};
 use crate::disturbance::Contention;

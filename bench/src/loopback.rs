@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use stag::fabric::{Iwarp, IwarpConfig, Provider};
-use stag::rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request};
-use stag::runtime::{Clock, Poller};
-use stag::wire::xdr::Reader;
+use stag_fabric::{Iwarp, IwarpConfig, Provider};
+use stag_rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request};
+use stag_runtime::{Clock, Poller};
+use stag_wire::xdr::Reader;
 
 use crate::server::{ECHO_PROGRAM, Programs, programs};
 

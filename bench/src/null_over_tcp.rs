@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use hdrhistogram::Histogram;
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use crate::pin::pin;
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use stag::fabric::{
+use stag_fabric::{
     Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig, Verbs, VerbsConfig,
 };
 

@@ -17,17 +17,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
-use stag::disk::{Disk, DiskConfig};
-use stag::fabric::Shm;
-use stag::memory::{Arena, Pool};
-use stag::nfs::export::Export;
-use stag::nfs::server::{Elsewhere, ExportTable, TimeOfDay};
-use stag::prelude::*;
-use stag::rpc::{CARRIED_CALLS_MAX, CallMesh};
-use stag::runtime::{ReactorId, WallClock};
-use stag::stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::vfs::Store;
+use stag_disk::{Disk, DiskConfig};
+use stag_fabric::{Provider, Shm};
+use stag_memory::{Arena, Pool};
+use stag_nfs::export::Export;
+use stag_nfs::server::{Elsewhere, ExportTable, TimeOfDay};
+use stag_rpc::{CARRIED_CALLS_MAX, CallMesh, Engine, Memory};
+use stag_runtime::{Clock, Poller, ReactorId, WallClock};
+use stag_stores::directory::{DirectoryConfig, DirectoryStore, WriteVerifier, stable_fsid};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::Store;
 
 use crate::disturbance::{CoreTime, Disturbance};
 use crate::limits;

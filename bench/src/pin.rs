@@ -1,6 +1,6 @@
 //! Pinning of measuring threads.
 
-use stag::runtime::{CoreId, affinity};
+use stag_runtime::{CoreId, affinity};
 
 /// Pins this thread, or leaves it where it is: the scenario was checked, and a core that is taken away in
 /// between only makes the figures worse.

@@ -7,9 +7,9 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Result, anyhow};
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use stag::fabric::{Iwarp, Shm, Verbs};
-use stag::rpc::Statistics;
-use stag::runtime::WallClock;
+use stag_fabric::{Iwarp, Shm, Verbs};
+use stag_rpc::Statistics;
+use stag_runtime::WallClock;
 
 use crate::cpu::ServerMeter;
 use crate::disturbance::{CoreTime, Disturbance};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use stag::fabric::ExposureKind;
-use stag::fabric::iwarp::CongestionControl;
-use stag::rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
+use stag_fabric::ExposureKind;
+use stag_fabric::iwarp::CongestionControl;
+use stag_rpc::{PlacementChoice, ProtocolChoice, ReplyMode};
 
 use crate::arrivals::Arrivals;
 

@@ -6,14 +6,16 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use stag::memory::Pool;
-use stag::nfs::export::Export;
-use stag::nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
-use stag::prelude::*;
-use stag::rpc::{PAGE_LEN, ProtocolChoice, Statistics};
-use stag::runtime::WallClock;
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::vfs::Store;
+use stag_memory::Pool;
+use stag_nfs::export::Export;
+use stag_nfs::server::{ExportTable, Mount, Nfs, TimeOfDay, services};
+use stag_rpc::{
+    Call, Engine, EngineConfig, Memory, Outcome, PAGE_LEN, Procedure, ProtocolChoice, Reply, Service,
+    Statistics,
+};
+use stag_runtime::{Clock, CoreId, PollMode, Reactor, ReactorConfig, StopFlag, WallClock};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_vfs::Store;
 
 use crate::cpu::{ServerMeter, ThreadClock};
 use crate::disturbance::Contention;

@@ -1,5 +1,6 @@
 //! The `stagd` server.
 
 fn main() -> std::process::ExitCode {
-    stag_apps::stagd::main()
+    stag_server::version::set(stag_apps::version::VERSION);
+    stag_server::stagd::main()
 }

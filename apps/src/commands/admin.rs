@@ -9,14 +9,14 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
-use crate::admin::{
+use changes::ExportsChange;
+use stag_server::admin::{
     AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, ask_for_recording, only_socket,
 };
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Delay, Size, Time, count};
-use crate::wrapped::{beside_or_below, columns};
-use changes::ExportsChange;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::{Delay, Size, Time, count};
+use stag_server::wrapped::{beside_or_below, columns};
 
 /// Shows and steers a running stagd
 #[derive(Debug, Args)]

@@ -20,8 +20,8 @@ mod scenario;
 
 use clap::{Args, Subcommand};
 
-use crate::failure::CommandFailure;
-use crate::output::Output;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
 
 /// Takes sets of figures, compares them, and draws them
 #[derive(Debug, Args)]

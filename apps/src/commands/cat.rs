@@ -1,11 +1,10 @@
 //! `stag cat`.
 
 use clap::Args;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::Remote;
+use stag_server::url::Url;
 
 /// Writes a server's files to standard output
 #[derive(Debug, Args)]

@@ -1,11 +1,10 @@
 //! `stag cp`.
 
 use clap::Args;
-
-use crate::copy;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::url::Place;
+use stag_server::copy;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::url::Place;
 
 /// Copies between this machine and servers, or within a server
 #[derive(Debug, Args)]

@@ -2,13 +2,12 @@
 
 use clap::Args;
 use serde::Serialize;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
-use crate::values::Size;
-use crate::wrapped::{beside_or_below, columns};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::Remote;
+use stag_server::url::Url;
+use stag_server::values::Size;
+use stag_server::wrapped::{beside_or_below, columns};
 
 /// Shows the space of exports
 #[derive(Debug, Args)]

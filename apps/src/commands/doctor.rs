@@ -8,28 +8,26 @@ use std::path::Path;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use stag_server::failure::CommandFailure;
+use stag_server::machine::Machine;
+use stag_server::output::{Colour, Output};
+use stag_server::stagd::CoreList;
+use stag_server::url::FabricName;
+use stag_server::wrapped::{columns, wrapped};
 
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
 use crate::repair;
-use crate::stagd::CoreList;
-use crate::url::FabricName;
 use crate::version::VERSION;
-use crate::wrapped::{columns, wrapped};
 
 mod container;
 mod cores;
 mod devices;
 mod finding;
-mod machine;
 mod memory;
 mod network;
 mod rdma;
 mod system;
 
 pub use finding::{Diagnosis, State};
-use machine::Machine;
-pub(crate) use memory::lockable;
 
 /// Checks this machine, and says how to repair what it finds
 #[derive(Debug, Args)]

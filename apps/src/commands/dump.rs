@@ -12,9 +12,9 @@ use clap::Args;
 use stag_dump::capture::CaptureReader;
 use stag_dump::{Analyzer, CapturedEvent, IpProtocol, Options, Totals};
 
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::count;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::count;
 
 /// Shows the RPC-over-RDMA in a capture, and the rules it breaks
 #[derive(Debug, Args)]

@@ -6,12 +6,9 @@ use std::fmt;
 
 use clap::Args;
 use serde::Serialize;
-use stag::fabric::DisconnectReason;
-use stag::rpc::CloseReason;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::wrapped::{columns, wrapped};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::wrapped::{columns, wrapped};
 
 mod search;
 mod table;
@@ -75,19 +72,6 @@ impl Explain {
             Answer::Nothing { near } => Err(unknown(&self.words.join(" "), &near)),
         }
     }
-}
-
-/// The command that explains why a connection ended, for the line that says so.
-#[must_use]
-pub fn hint(reason: &CloseReason) -> String {
-    let name = match reason {
-        CloseReason::Fabric(DisconnectReason::Work(error)) => format!("{error:?}"),
-        CloseReason::Fabric(reason) => format!("{reason:?}"),
-        reason => format!("{reason:?}"),
-    };
-    // What stands behind the name is in words already.
-    let end = name.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(name.len());
-    format!("stag explain {}", &name[..end])
 }
 
 fn list(kinds: &[&Table], out: &mut Output) -> Result<(), CommandFailure> {

@@ -4,16 +4,15 @@ use std::fs;
 
 use clap::Args;
 use serde::Serialize;
-use stag::fabric::VerbsConfig;
-use stag::fabric::verbs::{Survey, survey};
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice};
-
-use crate::failure::CommandFailure;
-use crate::options;
-use crate::output::Output;
-use crate::url::FabricName;
-use crate::values::Time;
-use crate::wrapped::{columns, wrapped};
+use stag_fabric::VerbsConfig;
+use stag_fabric::verbs::{Survey, survey};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice};
+use stag_server::failure::CommandFailure;
+use stag_server::options;
+use stag_server::output::Output;
+use stag_server::url::FabricName;
+use stag_server::values::Time;
+use stag_server::wrapped::{columns, wrapped};
 
 mod verbs;
 

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, Args, Command};
 use clap_complete::{Shell, generate_to};
 use clap_mangen::Man;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::stagd;
 
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::{stagd, tool};
+use crate::tool;
 
 /// Writes manual pages and shell completions of stag and stagd
 #[derive(Debug, Args)]

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use stag::hugepages::{Inventory, Plan};
-use stag::memory::{PageChoice, PageSize};
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::Pages;
+use stag_hugepages::{Inventory, Plan};
+use stag_memory::{PageChoice, PageSize};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::Pages;
 
 /// Shows, reserves and frees huge pages
 #[derive(Debug, Args)]
@@ -118,11 +117,11 @@ impl Hugepages {
 fn show(inventory: &Inventory, out: &mut Output) -> Result<(), CommandFailure> {
     out.line(inventory.to_string().trim_end())?;
     for pages in &inventory.pages {
-        let &stag::hugepages::PageCounts { page_len, total, free, surplus, .. } = pages;
+        let &stag_hugepages::PageCounts { page_len, total, free, surplus, .. } = pages;
         out.object(&Shown { node: None, page_bytes: page_len, total, free, surplus })?;
     }
     for node in &inventory.nodes {
-        for &stag::hugepages::NodePages { page_len, total, free, surplus } in &node.pages {
+        for &stag_hugepages::NodePages { page_len, total, free, surplus } in &node.pages {
             out.object(&Shown { node: Some(node.id), page_bytes: page_len, total, free, surplus })?;
         }
     }

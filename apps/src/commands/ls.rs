@@ -2,12 +2,11 @@
 
 use clap::Args;
 use serde::Serialize;
-
-use crate::attributes::{Described, LONG_UNKNOWN, long, printable};
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::{Remote, RemoteEntry};
-use crate::url::Url;
+use stag_server::attributes::{Described, LONG_UNKNOWN, long, printable};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::{Remote, RemoteEntry};
+use stag_server::url::Url;
 
 /// Lists a folder, or the exports of a server
 #[derive(Debug, Args)]

@@ -2,11 +2,10 @@
 
 use clap::Args;
 use serde::Serialize;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::Remote;
+use stag_server::url::Url;
 
 /// Makes a folder on a server
 #[derive(Debug, Args)]

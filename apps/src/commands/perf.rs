@@ -37,6 +37,10 @@ use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use indicatif::ProgressBar;
 use stag_bench::{MeasuredOperation, MeasurementProgress};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::url::{FabricName, Url};
+use stag_server::values::{DataPlacement, Poll, ReplyMemory, Size};
 
 use self::environment::RunEnvironment;
 use self::files::ResultFiles;
@@ -47,11 +51,7 @@ use self::plan::Plan;
 use self::requirement::Requirement;
 pub(crate) use self::requirement::{DISTURBED, rate};
 use self::server_time::ServerTime;
-use crate::failure::CommandFailure;
-use crate::output::Output;
 use crate::time_left;
-use crate::url::{FabricName, Url};
-use crate::values::{DataPlacement, Poll, ReplyMemory, Size};
 
 /// Measures Calls between pinned cores, beside the machine's limits
 #[derive(Debug, Args)]

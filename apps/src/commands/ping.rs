@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
-use crate::values::Time;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::Remote;
+use stag_server::url::Url;
+use stag_server::values::Time;
 
 /// Times NULL Calls to a server
 #[derive(Debug, Args)]

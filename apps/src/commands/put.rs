@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
-
-use crate::copy;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::url::{Place, Url};
+use stag_server::copy;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::url::{Place, Url};
 
 /// Copies a file or a tree to a server
 #[derive(Debug, Args)]

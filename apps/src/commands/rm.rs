@@ -4,11 +4,10 @@ use std::ffi::{OsStr, OsString};
 
 use clap::Args;
 use serde::Serialize;
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::{Remote, RemoteEntry, RemoteHandle};
-use crate::url::Url;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::{Remote, RemoteEntry, RemoteHandle};
+use stag_server::url::Url;
 
 /// Removes files from a server
 #[derive(Debug, Args)]

@@ -1,12 +1,11 @@
 //! `stag stat`.
 
 use clap::Args;
-
-use crate::attributes::{Described, Utc, kind, mode};
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::Remote;
-use crate::url::Url;
+use stag_server::attributes::{Described, Utc, kind, mode};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::Remote;
+use stag_server::url::Url;
 
 /// Shows the attributes of a file on a server
 #[derive(Debug, Args)]

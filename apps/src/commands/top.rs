@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+use stag_server::admin::ServerState;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::{Delay, Rate};
+use stag_server::wrapped::{columns, rows, wrapped};
 
 use super::admin::{self, program_name};
-use crate::admin::ServerState;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Delay, Rate};
-use crate::wrapped::{columns, rows, wrapped};
 
 /// Lines of each table.
 const LINES_MAX: usize = 8;
@@ -71,7 +71,7 @@ impl Window {
         let seconds = (after.uptime_seconds - before.uptime_seconds).max(1e-3);
         let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / seconds;
         let procedures = after.procedures.iter().map(|new| {
-            let key = |it: &crate::admin::ProcedureState| (it.program, it.version, it.name.clone());
+            let key = |it: &stag_server::admin::ProcedureState| (it.program, it.version, it.name.clone());
             let old = before.procedures.iter().find(|old| key(old) == key(new));
             let (calls, late, waited) =
                 old.map_or((0, 0, 0.0), |old| (old.calls, old.late, old.late_seconds));
@@ -109,8 +109,8 @@ impl Window {
             }
         });
         let (new, old) = (&after.counters, &before.counters);
-        let rdma = |it: &crate::counters::Counters| it.read_bytes + it.write_bytes;
-        let tcp = |it: &crate::counters::Counters| it.stream_bytes_received + it.stream_bytes_sent;
+        let rdma = |it: &stag_server::counters::Counters| it.read_bytes + it.write_bytes;
+        let tcp = |it: &stag_server::counters::Counters| it.stream_bytes_received + it.stream_bytes_sent;
         Window {
             seconds,
             calls_per_second: rate(new.replies_sent, old.replies_sent),

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
 
 use crate::exports_file::{Loss, Translation, translate};
-use crate::failure::CommandFailure;
-use crate::output::Output;
 
 /// Turns an exports file of knfsd into a configuration of stagd
 #[derive(Debug, Args)]

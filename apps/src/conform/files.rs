@@ -3,11 +3,10 @@
 use std::ffi::{OsStr, OsString};
 
 use stag_conform::files::{LINK_TARGET, ScratchFiles, content};
-
-use crate::failure::CommandFailure;
-use crate::remote::{Remote, RemoteError, RemoteHandle, credentials};
-use crate::seed::random_seed;
-use crate::url::Url;
+use stag_server::failure::CommandFailure;
+use stag_server::remote::{Remote, RemoteError, RemoteHandle, credentials};
+use stag_server::seed::random_seed;
+use stag_server::url::Url;
 
 /// A folder of this run's own, with files and a symbolic link in it. Removed when dropped.
 pub(super) struct ScratchFolder {

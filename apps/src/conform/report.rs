@@ -6,10 +6,9 @@ use std::path::Path;
 
 use serde::Serialize;
 use stag_conform::check::{CheckOutcome, CheckText, Stop};
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::wrapped::{columns, wrapped};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::wrapped::{columns, wrapped};
 
 /// What a check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -1,9 +1,9 @@
 //! Starts the scratch service of a run as responder: a `stagd` of the run's own, with one export in memory.
 
 use stag_conform::scratch::StartScratch;
+use stag_server::values::Poll;
 
 use crate::demo::server::{Server, ServerConfig};
-use crate::values::Poll;
 
 /// The name of its export.
 const EXPORT: &str = "scratch";

@@ -4,10 +4,9 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Rate, Size, Time};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::{Rate, Size, Time};
 
 /// The progress of one step.
 pub(super) struct Progress {

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use serde_json::Value;
+use stag_bench::rounds::is_enough;
+use stag_server::counters::Counters;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::timings::Timings;
+use stag_server::values::{Rate, Size, Time};
 
 use super::steps::{Run, Step};
 use super::tree::Tree;
-use crate::counters::Counters;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Rate, Size, Time};
+use stag_wire::nfs3::Procedure;
 
 /// The object of `--json`.
 #[derive(Serialize)]
@@ -60,25 +64,32 @@ impl Connection {
     /// Takes the figures of a run that is done.
     #[must_use]
     pub(super) fn of(run: &Run<'_>) -> Connection {
-        let timings = run.remote.timings();
-        let nanoseconds = |time: Option<Duration>| time.map(|time| time.as_nanos() as u64);
-        let rows = timings.iter().map(|timing| Row {
-            procedure: format!("{:?}", timing.procedure).to_uppercase(),
-            calls: timing.calls,
-            p50_ns: nanoseconds(timing.p50),
-            p99_ns: nanoseconds(timing.p99),
-            p999_ns: nanoseconds(timing.p999),
-            max_ns: timing.max.as_nanos() as u64,
-        });
         Connection {
             client: run.remote.counters(),
             credits_granted: run.remote.credits_granted(),
             inline_threshold: run.remote.inline_threshold(),
-            rows: rows.collect(),
+            rows: rows(&run.remote.timings()),
             steps: run.steps.clone(),
             mismatches: run.mismatches,
         }
     }
+}
+
+/// The latencies of the procedures that were called.
+fn rows(timings: &Timings) -> Vec<Row> {
+    let row = |(procedure, histogram): (Procedure, &Histogram<u64>)| {
+        let calls = histogram.len();
+        let at = |quantile| is_enough(calls, quantile).then(|| histogram.value_at_quantile(quantile));
+        Row {
+            procedure: format!("{procedure:?}").to_uppercase(),
+            calls,
+            p50_ns: at(0.5),
+            p99_ns: at(0.99),
+            p999_ns: at(0.999),
+            max_ns: histogram.max(),
+        }
+    };
+    timings.iter().map(row).collect()
 }
 
 /// Prints the table or the object. Fails if anything differed.
@@ -185,4 +196,26 @@ fn carried(cores: &Value, out: &mut Output) -> Result<(), CommandFailure> {
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_those_of_what_was_recorded() {
+        let mut timings = Timings::default();
+        for tenths in 1..=10_000 {
+            timings.record(Procedure::Read, Duration::from_nanos(100 * tenths));
+        }
+        timings.record(Procedure::Write, Duration::from_secs(7200));
+        let all = rows(&timings);
+        assert_eq!((all.len(), &*all[0].procedure, all[0].calls), (2, "READ", 10_000));
+        let near = |found: Option<u64>, micros: f64| {
+            found.is_some_and(|found| (found as f64 / 1e3 / micros - 1.0).abs() < 0.01)
+        };
+        assert!(near(all[0].p50_ns, 500.0) && near(all[0].p99_ns, 990.0) && near(all[0].p999_ns, 999.0));
+        assert!(near(Some(all[0].max_ns), 1000.0));
+        assert_eq!((all[1].p50_ns, all[1].p99_ns, all[1].p999_ns), (None, None, None), "of one Call");
+    }
 }

@@ -10,9 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-
-use crate::failure::CommandFailure;
-use crate::values::Poll;
+use stag_server::failure::CommandFailure;
+use stag_server::values::Poll;
 
 /// How to start it.
 pub(crate) struct ServerConfig {

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use stag::runtime::Clock;
+use stag_runtime::Clock;
+use stag_server::copy::read_full;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::remote::{Remote, RemoteHandle, RemoteNode};
+use stag_server::url::Url;
 
 use super::progress::Progress;
 use super::tree::{Kind, Object, Tree};
-use crate::copy::read_full;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::remote::{Remote, RemoteHandle, RemoteNode};
-use crate::url::Url;
 
 /// Octets on their way at once.
 const WINDOW: usize = 8 << 20;
@@ -116,7 +116,7 @@ impl<'t> Run<'t> {
             Some(folder) => self.copied[folder].handle.clone(),
             None => self.export.handle.clone(),
         };
-        let fail = |error: crate::remote::RemoteError| error.at(object.path.display());
+        let fail = |error: stag_server::remote::RemoteError| error.at(object.path.display());
         let name = object.name.clone();
         let (node, len, hash) = match &object.kind {
             Kind::Folder => (self.remote.make_folder(&folder, &name, 0o755).map_err(fail)?, 0, None),

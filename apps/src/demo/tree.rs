@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::failure::CommandFailure;
+use stag_server::failure::CommandFailure;
 
 /// Folders of a project that are not sources.
 const SKIPPED: [&str; 2] = ["target", ".git"];

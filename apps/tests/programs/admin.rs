@@ -99,7 +99,7 @@ fn the_limit_of_an_export_is_kept_until_it_is_lifted() {
     let limited = "mem:/limited,root_squash=no,size=16M";
     let with_rate = format!("{limited},rate=2M,client_rate=1M");
     let operated = Operated::start(&["--export", &with_rate]);
-    let clock = stag::runtime::Clock::start_system();
+    let clock = stag_runtime::Clock::start_system();
     let file = operated.folder.join("file");
     std::fs::write(&file, vec![7; 4 << 20]).unwrap();
     let url = operated.server.at("limited/file");

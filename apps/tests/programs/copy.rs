@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use crate::common::{Folder, STAG, Server, assert_same_tree, content, stag, stag_fails, stag_json, stag_ok};
 

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::SystemTime;
 
 use serde_json::Value;
-use stag::runtime::affinity;
+use stag_runtime::affinity;
 
 use crate::common::{Folder, STAG, content, stag, stag_json, stag_ok};
 

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use crate::common::{Folder, Server, assert_same_tree, content, stag_fails, stag_ok};
-use stag::fabric::{Shm, ShmConfig};
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
-use stag::nfs::client::{FinishedCall, Mnt, Operation, Target};
-use stag::rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
-use stag::runtime::{Clock, Poller};
-use stag::wire::mount3::PathArguments;
-use stag::wire::nfs3::{
+use stag_fabric::{Shm, ShmConfig};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool};
+use stag_nfs::client::{FinishedCall, Mnt, Operation, Target};
+use stag_rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
+use stag_runtime::{Clock, Poller};
+use stag_wire::mount3::PathArguments;
+use stag_wire::nfs3::{
     AccessArguments, CommitArguments, CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments,
     Handle, LookupArguments, Name, ReadArguments, SetAttributes, SetattrArguments, Stable, Status,
     WriteArguments, access,
 };
-use stag::wire::xdr::Item;
+use stag_wire::xdr::Item;
 
 /// A folder with a directory to export, and one for the server's state.
 fn folders(what: &str) -> (Folder, String, String) {
@@ -106,7 +106,7 @@ impl Client {
         let arena =
             Arena::new(&ArenaConfig { name: "client", len, page, node: None, budget: &budget }).unwrap();
         let mut provider = Shm::open(ShmConfig::default()).unwrap();
-        stag::fabric::Provider::register(&mut provider, &arena).unwrap();
+        stag_fabric::Provider::register(&mut provider, &arena).unwrap();
         let pools = Pools {
             messages: Pool::fixed(&arena, "messages", config.message_len(), messages).unwrap(),
             payload: Pool::runs(&arena, "payload", 4096, 512).unwrap(),

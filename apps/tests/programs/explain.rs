@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use stag::fabric::{DisconnectReason, WorkError};
-use stag::rpc::CloseReason;
-use stag::wire::rdmap::Cause;
-use stag::wire::{mount3, nfs3, nfs4, rpcrdma};
-use stag_apps::commands::explain::{Table, hint, tables};
+use stag_apps::commands::explain::{Table, tables};
+use stag_fabric::{DisconnectReason, WorkError};
+use stag_rpc::CloseReason;
+use stag_server::remote::explain_command;
+use stag_wire::rdmap::Cause;
+use stag_wire::{mount3, nfs3, nfs4, rpcrdma};
 
 fn stag(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stag")).arg("explain").args(arguments).output().unwrap()
@@ -290,7 +291,7 @@ fn the_hint_at_a_lost_connection_finds_its_entry() {
         (CloseReason::Violation("a Reply without a Call"), "stag-close", "Violation"),
         (CloseReason::Silent, "stag-close", "Silent"),
     ] {
-        let hint = hint(&reason);
+        let hint = explain_command(&reason);
         let typed = hint.strip_prefix("stag explain ").unwrap();
         assert!(found(&[typed]).contains(&(kind.to_owned(), name.to_owned())), "{reason:?}: {hint}");
     }

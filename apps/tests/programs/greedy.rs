@@ -6,14 +6,14 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use stag::fabric::Provider;
-use stag::fabric::iwarp::{Iwarp, IwarpConfig};
-use stag::memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
-use stag::nfs::client::{Null, Operation, Target};
-use stag::rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
-use stag::runtime::{Clock, Poller};
-use stag::wire::nfs3::{Data, Handle, Stable, WriteArguments};
-use stag::wire::xdr::Item;
+use stag_fabric::Provider;
+use stag_fabric::iwarp::{Iwarp, IwarpConfig};
+use stag_memory::{Arena, ArenaConfig, Budget, PageChoice, PageSize, Pool, Shared};
+use stag_nfs::client::{Null, Operation, Target};
+use stag_rpc::{Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Pools};
+use stag_runtime::{Clock, Poller};
+use stag_wire::nfs3::{Data, Handle, Stable, WriteArguments};
+use stag_wire::xdr::Item;
 
 use crate::common::{ANY_IWARP_PORT, Folder, Server, content, stag_ok};
 

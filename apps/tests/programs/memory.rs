@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use crate::common::tcp_client::{Arguments, Client, opaque, word};
 use crate::common::{ANY_IWARP_PORT, Folder, Server};
-use stag::prelude::*;
+use stag_fabric::{Iwarp, IwarpConfig, Provider};
+use stag_rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request};
+use stag_runtime::{Clock, Poller};
 
 /// NFS3ERR_NOSPC.
 const NO_SPACE: u32 = 28;

@@ -14,9 +14,9 @@ use crate::common::{
     ANY_IWARP_PORT, Folder, STAG, Server, assert_same_tree, stag, stag_fails, stag_json, stag_ok,
 };
 use serde_json::Value;
-use stag::rpc::Call;
-use stag::wire::mpa::{Fpdu, Frame};
-use stag::wire::nfs3::{DirectoryName, Handle, Procedure, Status};
+use stag_rpc::Call;
+use stag_wire::mpa::{Fpdu, Frame};
+use stag_wire::nfs3::{DirectoryName, Handle, Procedure, Status};
 
 /// Each procedure wants to be asked again later twice, and once more every third time.
 fn later() -> impl FnMut(Procedure, &Call<'_>) -> Answer + Send {

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
-use stag::wire::ddp::Untagged;
-use stag::wire::mpa::{self, Frame, FrameKind};
-use stag::wire::rdmap::Opcode;
-use stag::wire::rpcrdma::emit_plain;
+use stag_wire::ddp::Untagged;
+use stag_wire::mpa::{self, Frame, FrameKind};
+use stag_wire::rdmap::Opcode;
+use stag_wire::rpcrdma::emit_plain;
 
 use crate::common::{ANY_IWARP_PORT, Folder, STAG, Server, content, stag, stag_ok, unique};
 

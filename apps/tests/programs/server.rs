@@ -178,7 +178,7 @@ fn a_low_limit_of_the_stack_ends_nothing() {
     use rustix::process::{Resource, Rlimit, setrlimit};
     use std::os::unix::process::CommandExt;
 
-    let allowed = stag::runtime::affinity::allowed();
+    let allowed = stag_runtime::affinity::allowed();
     let cores: Vec<String> = allowed.iter().take(2).map(|core| core.0.to_string()).collect();
     // Cores are claimed there: other tests have the same ones.
     let claims = Folder::new("claims");

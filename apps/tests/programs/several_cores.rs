@@ -11,16 +11,16 @@ use crate::common::{
     ANY_IWARP_PORT, Folder, STAG, STAGD, Server, assert_same_tree, content, stag_ok, unique,
 };
 use serde_json::Value;
-use stag::runtime::affinity;
-use stag::wire::mount3::{self, MntReply, PathArguments};
-use stag::wire::nfs3::{
+use stag_runtime::affinity;
+use stag_wire::mount3::{self, MntReply, PathArguments};
+use stag_wire::nfs3::{
     self, CreateArguments, CreateHow, CreateReply, DirectoryName, Handle, LookupArguments, LookupReply, Name,
     RemoveArguments, RemoveReply, SetAttributes,
 };
-use stag::wire::nlm4::{self, Lock, LockArguments, Object, Results, UnlockArguments};
-use stag::wire::nsm;
-use stag::wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
-use stag::wire::xdr::{Decode, Encode, Reader, Writer};
+use stag_wire::nlm4::{self, Lock, LockArguments, Object, Results, UnlockArguments};
+use stag_wire::nsm;
+use stag_wire::rpc::{Accepted, CallHeader, OpaqueAuth, ReplyBody, ReplyHeader};
+use stag_wire::xdr::{Decode, Encode, Reader, Writer};
 
 /// Two cores as a list; `None`, with the reason told, if this process may use one only.
 fn two_cores() -> Option<String> {

@@ -2,13 +2,13 @@
 
 use std::net::Ipv4Addr;
 
-use stag::wire::nfs4::attributes::{Attribute, AttributeSet};
-use stag::wire::nfs4::files::{GetattrArguments4, ReadArguments4, WriteArguments4, WriteHead};
-use stag::wire::nfs4::lock::{LockArguments4, LockKind, Locker, NewLocker};
-use stag::wire::nfs4::open::StateOwner;
-use stag::wire::nfs4::operation::Argument4;
-use stag::wire::nfs4::{Data, Opaque, Stable, StateId, Status4};
-use stag::wire::xdr::Item;
+use stag_wire::nfs4::attributes::{Attribute, AttributeSet};
+use stag_wire::nfs4::files::{GetattrArguments4, ReadArguments4, WriteArguments4, WriteHead};
+use stag_wire::nfs4::lock::{LockArguments4, LockKind, Locker, NewLocker};
+use stag_wire::nfs4::open::StateOwner;
+use stag_wire::nfs4::operation::Argument4;
+use stag_wire::nfs4::{Data, Opaque, Stable, StateId, Status4};
+use stag_wire::xdr::Item;
 
 use crate::common::tcp_client::Client;
 use crate::common::tcp_client4::{Client4, close, open_handle, open_name, put};

@@ -1,6 +1,6 @@
 //! A program with no procedure but NULL.
 
-use stag::prelude::*;
+use stag_rpc::{Call, Outcome, Procedure, Reply, Service};
 
 /// NFS's number, as the client's NULL has it.
 pub(crate) const PROGRAM: u32 = 100_003;

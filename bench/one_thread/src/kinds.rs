@@ -1,20 +1,24 @@
 //! The kinds of Calls: a program with only NULL, one whose data goes by chunk, and NFS.
 
 use anyhow::{Context, Result, bail};
-use stag::nfs::client::{FinishedCall, Mnt, Null as NfsNull};
-use stag::nfs::export::Export;
-use stag::nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
-use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId, Home, Observed, Services};
-use stag::runtime::WallClock;
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::wire::mount3::PathArguments;
-use stag::wire::nfs3::{
+use stag_fabric::Provider;
+use stag_memory::{Buf, Shared};
+use stag_nfs::client::{FinishedCall, Mnt, Null as NfsNull};
+use stag_nfs::export::Export;
+use stag_nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag_rpc::{
+    Call, Chunks, CompletedCall, ConnectionId, Credentials, Engine, Home, Memory, Observed, Outcome,
+    Placement, Pools, Procedure, Reply, ReplyMode, Request, Service, Services,
+};
+use stag_runtime::{Clock, WallClock};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_wire::mount3::PathArguments;
+use stag_wire::nfs3::{
     CreateArguments, CreateHow, Data, DirectoryName, GetattrArguments, Handle, Name, ReadArguments,
     SetAttributes, Stable, WriteArguments,
 };
-use stag::wire::rpc::{AuthSys, Gids};
-use stag::wire::xdr::Item;
+use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::xdr::{Item, Writer};
 
 use crate::nothing::{Nothing, PROGRAM};
 use crate::{Ends, Kind, Place, target};

@@ -4,31 +4,32 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, bail};
-use stag::nfs::callout::NoCallOut;
-use stag::nfs::client::{FinishedCall, Operation};
-use stag::nfs::export::Export;
-use stag::nfs::server::{
+use stag_fabric::Provider;
+use stag_memory::{Buf, Shared};
+use stag_nfs::callout::NoCallOut;
+use stag_nfs::client::{FinishedCall, Operation};
+use stag_nfs::export::Export;
+use stag_nfs::server::{
     Config4, ExportTable, Locking, LockingConfig, ServicesWithLocks, SharedSessions, TimeOfDay,
     services_with_locks,
 };
-use stag::nfs::state::Recovered;
-use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId, Services};
-use stag::runtime::WallClock;
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::wire::nfs4::attributes::{Attribute, AttributeList, AttributeSet};
-use stag::wire::nfs4::compound::{CompoundReply, OperationsWriter};
-use stag::wire::nfs4::files::{GetattrArguments4, ReadArguments4, WriteArguments4, WriteHead};
-use stag::wire::nfs4::open::{CreateHow4, OpenArguments4, OpenClaim, OpenHow, StateOwner};
-use stag::wire::nfs4::operation::{Argument4, Outcome4};
-use stag::wire::nfs4::session::{
+use stag_nfs::state::Recovered;
+use stag_rpc::{Chunks, CompletedCall, ConnectionId, Credentials, Engine, Memory, Services};
+use stag_runtime::{Clock, WallClock};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_wire::nfs4::attributes::{Attribute, AttributeList, AttributeSet};
+use stag_wire::nfs4::compound::{CompoundReply, OperationsWriter};
+use stag_wire::nfs4::files::{GetattrArguments4, ReadArguments4, WriteArguments4, WriteHead};
+use stag_wire::nfs4::open::{CreateHow4, OpenArguments4, OpenClaim, OpenHow, StateOwner};
+use stag_wire::nfs4::operation::{Argument4, Outcome4};
+use stag_wire::nfs4::session::{
     CallbackSecurity, ChannelAttributes, ClientOwner, CreateSessionArguments, ExchangeIdArguments,
     SequenceArguments, StateProtection,
 };
-use stag::wire::nfs4::value::{FixedOpaque, List};
-use stag::wire::nfs4::{self, Bitmap, Data, Opaque, SessionId, Stable, StateId, Status4};
-use stag::wire::rpc::{AuthSys, Gids};
-use stag::wire::xdr::{Decode, Encode, Item, Overflow, Reader, XdrError};
+use stag_wire::nfs4::value::{FixedOpaque, List};
+use stag_wire::nfs4::{self, Bitmap, Data, Opaque, SessionId, Stable, StateId, Status4};
+use stag_wire::rpc::{AuthSys, Gids};
+use stag_wire::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
 use crate::kinds::{DATA_LEN, NfsCall, take_len};
 use crate::{Ends, Kind, Place, target};

@@ -37,14 +37,15 @@ use std::time::Duration;
 use std::{hint, thread};
 
 use anyhow::{Context, Result, bail};
-use stag::fabric::iwarp::{Iwarp, IwarpConfig};
-use stag::fabric::verbs::{Verbs, VerbsConfig};
-use stag::nfs::client::{FinishedCall, Operation, Target};
-use stag::prelude::*;
-use stag::rpc::{
-    CARRIED_CALLS_MAX, CallMesh, CompletedCall, ConnectionId, PlacementChoice, ProtocolChoice, Services,
+use stag_fabric::iwarp::{Iwarp, IwarpConfig};
+use stag_fabric::verbs::{Verbs, VerbsConfig};
+use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_nfs::client::{FinishedCall, Operation, Target};
+use stag_rpc::{
+    CARRIED_CALLS_MAX, CallMesh, Chunks, CompletedCall, ConnectionEvent, ConnectionId, Credentials, Engine,
+    EngineConfig, Memory, PlacementChoice, ProtocolChoice, ReplyMode, Request, Services,
 };
-use stag::runtime::ReactorId;
+use stag_runtime::{Clock, Poller, ReactorId};
 
 #[path = "../../../engine/fabric/tests/fake/mod.rs"]
 mod fake;

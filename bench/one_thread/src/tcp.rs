@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
-use stag::prelude::*;
+use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_rpc::{Engine, EngineConfig, Memory};
+use stag_runtime::{Clock, Poller};
 
 use crate::nothing::{Nothing, PROGRAM};
 use crate::{Load, PAYLOAD_LEN, WARM_UP, counted_from_here, say, thread_time};

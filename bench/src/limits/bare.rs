@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde::Serialize;
-use stag::fabric::QueuePairId;
+use stag_fabric::QueuePairId;
 
 use crate::bare::{BareEnd, BareShape, Windows};
 use crate::opened::Opened;
@@ -168,7 +168,7 @@ fn between<P: Opened, T: Send>(
 mod tests {
     use super::*;
     use crate::scenario::MeasuredFabric;
-    use stag::fabric::{Iwarp, Shm, Verbs};
+    use stag_fabric::{Iwarp, Shm, Verbs};
 
     /// Beside other tests: neither end keeps a core for itself.
     fn scenario(operation: MeasuredOperation, fabric: MeasuredFabric) -> Scenario {

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 use std::thread;
 
 use anyhow::{Context, Result};
-use stag::runtime::Clock;
+use stag_runtime::Clock;
 
 use super::tcp::{TIME, connect, crc32c, fpdu_len};
 use super::{join, on_core};

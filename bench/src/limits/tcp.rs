@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use serde::Serialize;
-use stag::fabric::iwarp::CongestionControl;
-use stag::runtime::Clock;
+use stag_fabric::iwarp::CongestionControl;
+use stag_runtime::Clock;
 
 use super::on_core;
 use crate::pin::pin;

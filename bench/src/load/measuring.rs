@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
-use stag::rpc::ConnectionEvent;
+use stag_rpc::ConnectionEvent;
 
 use super::names::Names;
 use super::{Client, IntervalSample, LARGE, Measured, Observer, Starts, TIMEOUT};

@@ -4,10 +4,9 @@
 //! the files are as they were again, and it goes on.
 
 use anyhow::{Context, Result, anyhow, bail};
-use stag::nfs::client::{FinishedCall, Target};
-use stag::prelude::*;
-use stag::rpc::{CompletedCall, ConnectionId};
-use stag::wire::nfs3::{
+use stag_nfs::client::{FinishedCall, Target};
+use stag_rpc::{Chunks, CompletedCall, ConnectionId, Credentials};
+use stag_wire::nfs3::{
     CreateArguments, CreateHow, DirectoryName, Handle, LookupArguments, MkdirArguments, Name,
     ReaddirplusArguments, RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments,
 };

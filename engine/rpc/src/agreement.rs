@@ -13,58 +13,73 @@
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;
-use stag_proto::parameters::PrivateData;
+use stag_proto::parameters::{InlineSize, PrivateData};
 use stag_wire::cm_private_data;
 use stag_wire::reliable_reply::{self, ReliableReply, agree, announcing_version_2};
 
 use crate::client::pulling::PullTerms;
-use crate::engine::Engine;
-use crate::service::Services;
+use crate::connection::Connections;
+use crate::state::Core;
+use crate::version2::set_up::has_room_for_version2;
 
 /// Private data of this end.
 pub(crate) type OwnPrivateData = ArrayVec<u8, { cm_private_data::LEN + reliable_reply::LEN }>;
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Whether private data have room for a block of its own.
-    fn has_room_for_block(&self) -> bool {
-        self.core.provider.limits().private_data_len_max >= OwnPrivateData::new().capacity()
+/// What this side says in its private data (RFC 8797).
+pub(crate) fn settings<P: Provider>(core: &Core<P>) -> PrivateData {
+    let size = InlineSize::round_down(core.config.inline_threshold);
+    PrivateData {
+        remote_invalidation: core.config.remote_invalidation && core.provider.limits().send_with_invalidate,
+        send_size: size,
+        receive_size: size,
     }
+}
 
-    /// What this end says of reliable reply when it connects. `None`: it has the feature switched off, or no room to say so.
-    fn pulls(&self) -> Option<ReliableReply> {
-        let is_on = self.core.config.pull_len_max > 0 && self.has_room_for_block();
-        is_on.then_some(ReliableReply { pulls: true, exposes: false, done_receives: 0 })
-    }
+/// Whether private data have room for a block of its own.
+fn has_room_for_block<P: Provider>(core: &Core<P>) -> bool {
+    core.provider.limits().private_data_len_max >= OwnPrivateData::new().capacity()
+}
 
-    /// The private data to connect with.
-    pub(crate) fn private_data_to_connect(&self) -> OwnPrivateData {
-        let speaks_version_2 = self.has_room_for_version2() && self.has_room_for_block();
-        concatenate(&self.settings(), self.pulls().as_ref(), speaks_version_2)
-    }
+/// What this end says of reliable reply when it connects. `None`: it has the feature switched off, or no room to say so.
+fn pulls<P: Provider>(core: &Core<P>) -> Option<ReliableReply> {
+    let is_on = core.config.pull_len_max > 0 && has_room_for_block(core);
+    is_on.then_some(ReliableReply { pulls: true, exposes: false, done_receives: 0 })
+}
 
-    /// The private data to accept with: `exposed_replies` may be exposed at once, and the connection may speak version 2 if
-    /// `is_version2`.
-    pub(crate) fn private_data_to_accept(&self, exposed_replies: u16, is_version2: bool) -> OwnPrivateData {
-        let exposes = ReliableReply { pulls: false, exposes: true, done_receives: exposed_replies };
-        let exposes = Some(&exposes).filter(|_| exposed_replies > 0);
-        concatenate(&self.settings(), exposes, is_version2 && self.has_room_for_block())
-    }
+/// The private data to connect with.
+pub(crate) fn private_data_to_connect<P: Provider>(
+    core: &Core<P>,
+    connections: &Connections,
+) -> OwnPrivateData {
+    let speaks_version_2 = has_room_for_version2(&core.config, connections) && has_room_for_block(core);
+    concatenate(&settings(core), pulls(core).as_ref(), speaks_version_2)
+}
 
-    /// What was agreed on with the server whose private data these are.
-    pub(crate) fn pull_terms(&self, private_data: &[u8]) -> PullTerms {
-        let agreed = agree(self.pulls().as_ref(), ReliableReply::find(private_data).as_ref());
-        let peer = PrivateData::find(private_data);
-        let invalidates =
-            self.settings().remote_invalidation && peer.is_some_and(|peer| peer.remote_invalidation);
-        PullTerms { replies_max: agreed.pull_max, invalidates }
-    }
+/// The private data to accept with: `exposed_replies` may be exposed at once, and the connection may speak version 2 if
+/// `is_version2`.
+pub(crate) fn private_data_to_accept<P: Provider>(
+    core: &Core<P>,
+    exposed_replies: u16,
+    is_version2: bool,
+) -> OwnPrivateData {
+    let exposes = ReliableReply { pulls: false, exposes: true, done_receives: exposed_replies };
+    let exposes = Some(&exposes).filter(|_| exposed_replies > 0);
+    concatenate(&settings(core), exposes, is_version2 && has_room_for_block(core))
+}
 
-    /// Whether Replies may be exposed to a client with these private data.
-    pub(crate) fn may_expose_to(&self, private_data: &[u8]) -> bool {
-        self.core.config.exposed_replies > 0
-            && self.has_room_for_block()
-            && ReliableReply::find(private_data).is_some_and(|peer| peer.pulls)
-    }
+/// What was agreed on with the server whose private data these are.
+pub(crate) fn pull_terms<P: Provider>(core: &Core<P>, private_data: &[u8]) -> PullTerms {
+    let agreed = agree(pulls(core).as_ref(), ReliableReply::find(private_data).as_ref());
+    let peer = PrivateData::find(private_data);
+    let invalidates = settings(core).remote_invalidation && peer.is_some_and(|peer| peer.remote_invalidation);
+    PullTerms { replies_max: agreed.pull_max, invalidates }
+}
+
+/// Whether Replies may be exposed to a client with these private data.
+pub(crate) fn may_expose_to<P: Provider>(core: &Core<P>, private_data: &[u8]) -> bool {
+    core.config.exposed_replies > 0
+        && has_room_for_block(core)
+        && ReliableReply::find(private_data).is_some_and(|peer| peer.pulls)
 }
 
 fn concatenate(

@@ -23,7 +23,6 @@ use stag_wire::rpcrdma2::ReverseSupport;
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
-use crate::carried::is_carried;
 use crate::client::calling::Calling;
 use crate::client::slot::CallKind;
 use crate::client::{CallId, CallRefused, CloseReason, Request};
@@ -35,6 +34,7 @@ use crate::server::owner::owner;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::Core;
+use crate::version2::calling::begin_probe;
 use crate::version2::{ClientVersion2, ServerVersion2};
 
 /// A connection with both halves takes Calls and Replies. RDMA_DONEs are filtered out before.
@@ -47,94 +47,50 @@ pub(crate) enum Half {
     Calling,
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Begins a reverse Call (RFC 8167): calls the client of a connection that this engine accepted, on that same connection.
-    /// [`Call::connection`](crate::Call::connection) names it. [`Engine::completed`] has the end of the Call, and
-    /// [`Engine::cancel`] gives it up.
-    ///
-    /// The client must have said that it takes such Calls (8167-6-a), in a Call of the program's own: one whose
-    /// [`EngineConfig::reverse_credits`](crate::EngineConfig::reverse_credits) is 0 drops them, and they time out. In version 2 a client
-    /// may say itself that it takes none, and nothing is sent then (XC-l). The Call and its Reply go inline. At first one Call at a
-    /// time may be outstanding; the client grants more.
-    ///
-    /// [`Service::next_call_back`](crate::Service::next_call_back) is the way for a service, over TCP and in groups of reactors too.
-    ///
-    /// A connection that ends takes its reverse Calls with it ([`CallError::ConnectionLost`](crate::CallError::ConnectionLost));
-    /// if there were any, [`ConnectionEvent::Closed`](crate::ConnectionEvent::Closed) follows. A stopping engine makes reverse
-    /// Calls as long as Calls of that client are in process, and does not wait for their Replies.
-    ///
-    /// In a group of reactors a connection's reverse Calls are made at the reactor that has it. A Call that is executed at another
-    /// one has another name for the connection there; a program that calls back answers the Calls by which it learns of clients
-    /// where they come in ([`Home::Here`](crate::Home::Here)).
-    ///
-    /// # Errors
-    ///
-    /// Nothing is sent then. [`CallRefused::OneWay`] where there are no reverse Calls, [`CallRefused::NotTaken`] if the client says
-    /// that it takes none, [`CallRefused::OtherReactor`] for a connection of another reactor of the group,
-    /// [`CallRefused::NotInline`] for a Call that is too long.
-    pub fn call_back(
-        &mut self,
-        connection: ConnectionId,
-        request: &Request<'_>,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<CallId, CallRefused> {
-        if is_carried(connection) {
-            return Err(CallRefused::OtherReactor);
-        }
-        let call = self.begin_reverse(connection, request, CallKind::Usual, encode)?;
-        if let Some(calling) =
-            find(&mut self.connections, connection).and_then(|found| found.calling.as_mut())
-        {
-            calling.has_user = true;
-        }
-        Ok(call)
+/// Begins a reverse Call of the engine's user or of a service, on a connection of this reactor.
+pub(crate) fn begin_reverse<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+    connection: ConnectionId,
+    request: &Request<'_>,
+    kind: CallKind,
+    encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
+) -> Result<CallId, CallRefused> {
+    if crate::stream::is_stream(connection) || engine.core.config.reverse_credits == 0 {
+        return Err(CallRefused::OneWay);
     }
-
-    /// Begins a reverse Call of the engine's user or of a service, on a connection of this reactor.
-    pub(crate) fn begin_reverse(
-        &mut self,
-        connection: ConnectionId,
-        request: &Request<'_>,
-        kind: CallKind,
-        encode: impl Fn(&mut Writer<'_>) -> Result<(), Overflow>,
-    ) -> Result<CallId, CallRefused> {
-        if crate::stream::is_stream(connection) || self.core.config.reverse_credits == 0 {
-            return Err(CallRefused::OneWay);
-        }
-        let seed = self.next_seed();
-        let Some(found) = find(&mut self.connections, connection) else {
-            return Err(CallRefused::NotConnected);
-        };
-        if !found.is_accepted() {
-            return Err(CallRefused::OneWay);
-        }
-        if !found.established || found.is_closing() {
-            return Err(CallRefused::NotConnected);
-        }
-        self.core.ready.wake(found);
-        let version2 = found.serving.as_ref().and_then(|serving| serving.version2.as_deref());
-        match version2 {
-            // Its client has not called in version 2: it may speak another.
-            Some(version2) if !version2.has_told => return Err(CallRefused::OneWay),
-            Some(version2) if version2.peer.reverse_support() == ReverseSupport::None => {
-                return Err(CallRefused::NotTaken);
-            }
-            _ => {}
-        }
-        let config = &self.core.config;
-        let calling = found.calling.get_or_insert_with(|| {
-            let mut calling = Calling::reverse(config, &found.parameters, seed, connection);
-            if let Some(version2) = version2 {
-                let parameters = found.parameters.reversed();
-                calling.begin_probe(Box::new(ClientVersion2::reverse(config, version2.own, parameters)));
-            }
-            calling
-        });
-        if let (Some(own), Some(version2)) = (&mut calling.version2, version2) {
-            own.peer = version2.peer;
-        }
-        calling.call_back(&mut self.core, connection, request, kind, encode)
+    let seed = engine.next_seed();
+    let Some(found) = find(&mut engine.connections, connection) else {
+        return Err(CallRefused::NotConnected);
+    };
+    if !found.is_accepted() {
+        return Err(CallRefused::OneWay);
     }
+    if !found.established || found.is_closing() {
+        return Err(CallRefused::NotConnected);
+    }
+    engine.core.ready.wake(found);
+    let version2 = found.serving.as_ref().and_then(|serving| serving.version2.as_deref());
+    match version2 {
+        // Its client has not called in version 2: it may speak another.
+        Some(version2) if !version2.has_told => return Err(CallRefused::OneWay),
+        Some(version2) if version2.peer.reverse_support() == ReverseSupport::None => {
+            return Err(CallRefused::NotTaken);
+        }
+        _ => {}
+    }
+    let config = &engine.core.config;
+    let calling = found.calling.get_or_insert_with(|| {
+        let mut calling = Calling::reverse(config, &found.parameters, seed, connection);
+        if let Some(version2) = version2 {
+            let parameters = found.parameters.reversed();
+            begin_probe(&mut calling, Box::new(ClientVersion2::reverse(config, version2.own, parameters)));
+        }
+        calling
+    });
+    if let (Some(own), Some(version2)) = (&mut calling.version2, version2) {
+        own.peer = version2.peer;
+    }
+    calling.call_back(&mut engine.core, connection, request, kind, encode)
 }
 
 impl Connection {
@@ -147,8 +103,9 @@ impl Connection {
         let mut serving = Serving::reverse(&core.config, &self.parameters, share);
         if let Some(version2) = self.calling.as_ref().and_then(|calling| calling.version2.as_deref()) {
             let threshold = self.parameters.reversed().reply_threshold;
-            serving.version2 = Some(Box::new(ServerVersion2::reverse(&core.config, version2.own, threshold)));
-            serving.learn_receives();
+            let mut version2 = Box::new(ServerVersion2::reverse(&core.config, version2.own, threshold));
+            version2.learn_receives(&mut serving.responder);
+            serving.version2 = Some(version2);
         }
         // 8167-4.1-d: the peer has one credit before it hears of any.
         let is_posted = serving.post_receives(core, self.id, FIRST_RECEIVES);
@@ -188,7 +145,7 @@ impl Connection {
             (Some(_), None) => return Some(Half::Serving),
             (None, _) => return Some(Half::Calling),
         };
-        let roles = Roles { pulls_replies: calling.pulls_replies(), ..BOTH };
+        let roles = Roles { pulls_replies: calling.pulls.is_some(), ..BOTH };
         let has_call = |xid| calling.requester.has_call(xid);
         let recipient = match serving.version2 {
             None => Recipient::of(message, &roles, has_call),

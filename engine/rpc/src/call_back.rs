@@ -22,11 +22,13 @@ use stag_wire::rpc::{CALL_HEADER_LEN_MIN, OpaqueAuth, flavor};
 use stag_wire::xdr::padded;
 
 use crate::ConnectionId;
+use crate::both_ways::begin_reverse;
 use crate::carried::{is_carried, name_elsewhere, seat};
 use crate::client::slot::CallKind;
 use crate::client::{CallError, CallRefused, Credentials, ReplyMode, Request};
 use crate::engine::Engine;
 use crate::service::Services;
+use crate::state::EngineState;
 use crate::stream::{is_datagram, is_stream};
 
 /// Calls to the client of one connection that may be under way, or wait for that, at once.
@@ -252,105 +254,98 @@ impl Made {
     }
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Makes the Calls to clients that services have, and tells services of those that are over. Returns how much there was.
-    #[inline(always)]
-    pub(crate) fn call_clients_back(&mut self) -> usize {
-        let mut count = 0;
-        while count < CALL_BACK_BURST
-            && let Some((service, call)) = self.services.next_call_back()
-        {
-            count += 1;
-            self.take_call_back(service, call);
-        }
-        if self.core.calls_back.is_due() {
-            count += self.advance_calls_back();
-        }
-        count
+/// Makes the Calls to clients that services ask for, and tells services how they ended. Returns how many there were.
+#[inline(always)]
+pub(crate) fn call_clients_back<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let mut count = 0;
+    while count < CALL_BACK_BURST
+        && let Some((service, call)) = engine.services.next_call_back()
+    {
+        count += 1;
+        take_call_back(&mut engine.core, service, call);
     }
-
-    // Not inline, as the next: they would be part of every pass.
-    #[inline(never)]
-    fn take_call_back(&mut self, service: usize, call: CallBack) {
-        let now = self.core.now;
-        let owner = CallBackOwner::Service { service, id: call.id };
-        self.core.calls_back.accept(owner, call, now);
+    if engine.core.calls_back.is_due() {
+        count += advance_calls_back(engine);
     }
+    count
+}
 
-    #[inline(never)]
-    fn advance_calls_back(&mut self) -> usize {
-        let mut count = 0;
-        for connection in std::mem::take(&mut self.core.calls_back.gone) {
-            count += 1;
-            let connection = name_in_group(self.own_reactor(), connection);
-            self.services.connection_ended(connection);
-        }
-        for _ in 0..self.core.calls_back.waiting.len() {
-            let Some(waiting) = self.core.calls_back.waiting.pop_front() else { break };
-            match self.make_call_back(&waiting) {
-                Made::Waits(_) if self.core.now < waiting.deadline => {
-                    self.core.calls_back.waiting.push_back(waiting);
-                    continue;
-                }
-                Made::UnderWay => {}
-                Made::Waits(refused) | Made::Refused(refused) => {
-                    self.core.calls_back.end(waiting.key, Err(refused.into()));
-                }
+// Not inline, as the next: they would be part of every pass.
+#[inline(never)]
+fn take_call_back(state: &mut EngineState, service: usize, call: CallBack) {
+    let now = state.now;
+    let owner = CallBackOwner::Service { service, id: call.id };
+    state.calls_back.accept(owner, call, now);
+}
+
+#[inline(never)]
+fn advance_calls_back<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let mut count = 0;
+    for connection in std::mem::take(&mut engine.core.calls_back.gone) {
+        count += 1;
+        let connection = name_in_group(own_reactor(&engine.core), connection);
+        engine.services.connection_ended(connection);
+    }
+    for _ in 0..engine.core.calls_back.waiting.len() {
+        let Some(waiting) = engine.core.calls_back.waiting.pop_front() else { break };
+        match make_call_back(engine, &waiting) {
+            Made::Waits(_) if engine.core.now < waiting.deadline => {
+                engine.core.calls_back.waiting.push_back(waiting);
+                continue;
             }
-            count += 1;
+            Made::UnderWay => {}
+            Made::Waits(refused) | Made::Refused(refused) => {
+                engine.core.calls_back.end(waiting.key, Err(refused.into()));
+            }
         }
-        while let Some((owner, end)) = self.core.calls_back.take_ended() {
-            count += 1;
-            match owner {
-                CallBackOwner::Service { service, id } => {
-                    self.services.called_back(service, id, end.as_deref().map_err(|error| *error));
-                }
-                CallBackOwner::Reactor { from, key } => {
-                    if let Some(carrier) = &mut self.core.carrier {
-                        carrier.send_called_back(from, key, end);
-                    }
+        count += 1;
+    }
+    while let Some((owner, end)) = engine.core.calls_back.take_ended() {
+        count += 1;
+        match owner {
+            CallBackOwner::Service { service, id } => {
+                engine.services.called_back(service, id, end.as_deref().map_err(|error| *error));
+            }
+            CallBackOwner::Reactor { from, key } => {
+                if let Some(carrier) = &mut engine.core.carrier {
+                    carrier.send_called_back(from, key, end);
                 }
             }
         }
-        let calls = &mut self.core.calls_back;
-        calls.is_due = !calls.waiting.is_empty() || calls.has_news();
-        count
     }
+    let calls = &mut engine.core.calls_back;
+    calls.is_due = !calls.waiting.is_empty() || calls.has_news();
+    count
+}
 
-    /// The reactor of this engine.
-    fn own_reactor(&self) -> ReactorId {
-        self.core.carrier.as_ref().map_or(ReactorId::FIRST, |carrier| carrier.own)
-    }
+/// The reactor of this engine.
+fn own_reactor(state: &EngineState) -> ReactorId {
+    state.carrier.as_ref().map_or(ReactorId::FIRST, |carrier| carrier.own)
+}
 
-    /// Makes a Call on its connection, or carries it to the reactor that has it.
-    fn make_call_back(&mut self, waiting: &WaitingCall) -> Made {
-        let WaitingCall { key, call, deadline } = waiting;
-        let timeout = deadline.saturating_sub(self.core.now);
-        let mut connection = call.connection;
-        if let Some((reactor, there)) = seat(connection) {
-            if reactor != self.own_reactor() {
-                let Some(carrier) = self.core.carrier.as_mut().filter(|carrier| carrier.knows(reactor))
-                else {
-                    return Made::Refused(CallRefused::NotConnected);
-                };
-                carrier.send_call_back(
-                    reactor,
-                    *key,
-                    CallBack { connection: there, timeout, ..call.clone() },
-                );
-                return Made::UnderWay;
-            }
-            connection = there;
+/// Makes a Call on its connection, or carries it to the reactor that has it.
+fn make_call_back<P: Provider, S: Services>(engine: &mut Engine<P, S>, waiting: &WaitingCall) -> Made {
+    let WaitingCall { key, call, deadline } = waiting;
+    let timeout = deadline.saturating_sub(engine.core.now);
+    let mut connection = call.connection;
+    if let Some((reactor, there)) = seat(connection) {
+        if reactor != own_reactor(&engine.core) {
+            let Some(carrier) = engine.core.carrier.as_mut().filter(|carrier| carrier.knows(reactor)) else {
+                return Made::Refused(CallRefused::NotConnected);
+            };
+            carrier.send_call_back(reactor, *key, CallBack { connection: there, timeout, ..call.clone() });
+            return Made::UnderWay;
         }
-        if !is_stream(connection) {
-            let request = call.request(*key, timeout);
-            let made = self.begin_reverse(connection, &request, CallKind::Service, |writer| {
-                writer.opaque_fixed(&call.arguments)
-            });
-            return Made::of(made.map(|_| ()));
-        }
-        let seed = self.next_seed();
-        let Some(streams) = &mut self.streams else { return Made::Refused(CallRefused::NotConnected) };
-        Made::of(streams.call_back(&mut self.core, connection, (*key, call), (*deadline, seed)))
+        connection = there;
     }
+    if !is_stream(connection) {
+        let request = call.request(*key, timeout);
+        let made = begin_reverse(engine, connection, &request, CallKind::Service, |writer| {
+            writer.opaque_fixed(&call.arguments)
+        });
+        return Made::of(made.map(|_| ()));
+    }
+    let seed = engine.next_seed();
+    let Some(streams) = &mut engine.streams else { return Made::Refused(CallRefused::NotConnected) };
+    Made::of(streams.call_back(&mut engine.core, connection, (*key, call), (*deadline, seed)))
 }

@@ -12,7 +12,7 @@ use stag_proto::parameters::Parameters;
 use crate::ConnectionId;
 use crate::both_ways::Half;
 use crate::client::calling::Calling;
-use crate::client::pulling::PULL_READ;
+use crate::client::pulling::{PULL_READ, pull_done};
 use crate::client::reconnect::Session;
 use crate::client::{CloseReason, ConnectionEvent};
 use crate::config::EngineConfig;
@@ -20,6 +20,7 @@ use crate::fault::fault;
 use crate::ready::Listed;
 use crate::server::client_log::{ClientName, Service};
 use crate::server::serving::Serving;
+use crate::server::serving::exposing::{exposure_fenced, take_done};
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
 
@@ -36,6 +37,9 @@ pub(crate) struct FinishedRead {
 /// signaled, and awaited; Replies that were posted just before are not, and have this time to arrive. Calls that come
 /// in this time are answered, those that come later are not begun.
 const LINGER: Duration = Duration::from_millis(10);
+
+/// The connections of an engine, by the places of their queue pairs.
+pub(crate) type Connections = [Option<Box<Connection>>];
 
 /// One connection.
 #[derive(Debug)]
@@ -86,7 +90,8 @@ impl Connection {
     }
 
     /// Takes in a message.
-    #[inline]
+    // `inline(always)`: there is one caller, which would only hand on large arguments.
+    #[inline(always)]
     pub(crate) fn receive<P: Provider, S: Services>(
         &mut self,
         pass: &mut Pass<'_, Core<P>, S>,
@@ -144,7 +149,7 @@ impl Connection {
         invalidated: Option<Handle>,
     ) -> Option<Buf> {
         let Some(serving) = &mut self.serving else { return Some(message) };
-        match serving.take_done(core, self.id, message, invalidated) {
+        match take_done(serving, core, self.id, message, invalidated) {
             Ok(message) => message,
             Err(reason) => {
                 self.close(core, reason);
@@ -162,7 +167,7 @@ impl Connection {
         let link = Link { id: self.id, peer: self.peer.as_ref() };
         let done = match (&mut self.calling, &mut self.serving) {
             (Some(calling), _) if read.request & PULL_READ != 0 => {
-                calling.pull_done(pass.core, self.id, read)
+                pull_done(calling, pass.core, self.id, read)
             }
             (_, Some(serving)) => serving.read_done(pass, link, read),
             _ => Err(fault("a Read is done on a connection that reads nothing")),
@@ -178,7 +183,7 @@ impl Connection {
         if let Some(serving) = self.serving.as_mut().filter(|serving| serving.exposes_replies())
             && let Some(exposed) = left.take()
         {
-            match serving.exposure_fenced(core, self.id, handle, exposed) {
+            match exposure_fenced(serving, core, self.id, handle, exposed) {
                 Ok(others) => left = others,
                 Err(reason) => self.close(core, reason),
             }

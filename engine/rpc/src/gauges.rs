@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use stag_fabric::{Peer, Provider};
-use stag_proto::parameters::Parameters;
+use stag_fabric::Peer;
 use stag_shares::governor::jain;
 
 use crate::ConnectionId;
-use crate::client::calling::Calling;
-use crate::engine::Engine;
+use crate::connection::Connections;
 use crate::server::owner::owner;
-use crate::service::Services;
+use crate::state::EngineState;
+use crate::stream::Streams;
 
 /// How a connection that an engine accepted stands with its credits.
 #[derive(Clone, Debug)]
@@ -73,64 +72,39 @@ pub struct ServedConnection {
     pub calls: u64,
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Calls that could be begun now on `connection`.
-    #[must_use]
-    pub fn credits_available(&self, connection: ConnectionId) -> u32 {
-        self.connection(connection)
-            .filter(|found| found.established)
-            .and_then(|found| found.calling.as_ref())
-            .map_or(0, Calling::credits_available)
-    }
+/// See [`Engine::served_connections`](crate::Engine::served_connections).
+pub(crate) fn served_connections<'a>(
+    connections: &'a Connections,
+    streams: Option<&'a Streams>,
+) -> impl Iterator<Item = ServedConnection> + 'a {
+    let accepted = connections.iter().flatten().filter(|found| found.is_accepted());
+    let rdma = accepted.map(|found| ServedConnection {
+        connection: found.id,
+        peer: found.peer.clone(),
+        is_stream: false,
+        calls: found.calls_served(),
+    });
+    let streams = streams.into_iter().flat_map(|streams| streams.served());
+    rdma.chain(streams.map(|(connection, peer, calls)| ServedConnection {
+        connection,
+        peer: Some(peer.clone()),
+        is_stream: true,
+        calls,
+    }))
+}
 
-    /// What the server granted last on `connection`.
-    #[must_use]
-    pub fn credits_granted(&self, connection: ConnectionId) -> u32 {
-        self.connection(connection)
-            .and_then(|found| found.calling.as_ref())
-            .map_or(0, Calling::credits_granted)
-    }
-
-    /// What both ends of `connection` agreed on.
-    #[must_use]
-    pub fn parameters(&self, connection: ConnectionId) -> Option<Parameters> {
-        self.connection(connection).map(|found| found.parameters)
-    }
-
-    /// Lists all connections that this engine accepted, over RDMA and TCP. Takes a look at each: not for each pass.
-    pub fn served_connections(&self) -> impl Iterator<Item = ServedConnection> + '_ {
-        let accepted = self.connections.iter().flatten().filter(|found| found.is_accepted());
-        let rdma = accepted.map(|found| ServedConnection {
-            connection: found.id,
-            peer: found.peer.clone(),
-            is_stream: false,
-            calls: found.calls_served(),
-        });
-        let streams = self.streams.iter().flat_map(|streams| streams.served());
-        rdma.chain(streams.map(|(connection, peer, calls)| ServedConnection {
-            connection,
-            peer: Some(peer.clone()),
-            is_stream: true,
-            calls,
-        }))
-    }
-
-    /// Reads the gauges of all connections that this engine accepted over RDMA. Takes a look at each: not for each pass.
-    pub fn credit_gauges(&self) -> impl Iterator<Item = CreditGauge> + '_ {
-        self.connections.iter().flatten().filter(|found| found.is_accepted()).filter_map(|found| {
-            let serving = found.serving.as_ref()?;
-            let mut gauge = serving.credit_gauge(found.id, &self.core.credits);
-            gauge.client = owner(found.peer.as_ref());
-            gauge.peer.clone_from(&found.peer);
-            Some(gauge)
-        })
-    }
-
-    /// Receives that all connections hold, and the most that they may.
-    #[must_use]
-    pub fn receives_held(&self) -> (u32, u32) {
-        (self.core.credits.held(), self.core.config.receives_max)
-    }
+/// See [`Engine::credit_gauges`](crate::Engine::credit_gauges).
+pub(crate) fn credit_gauges<'a>(
+    state: &'a EngineState,
+    connections: &'a Connections,
+) -> impl Iterator<Item = CreditGauge> + 'a {
+    connections.iter().flatten().filter(|found| found.is_accepted()).filter_map(|found| {
+        let serving = found.serving.as_ref()?;
+        let mut gauge = serving.credit_gauge(found.id, &state.credits);
+        gauge.client = owner(found.peer.as_ref());
+        gauge.peer.clone_from(&found.peer);
+        Some(gauge)
+    })
 }
 
 /// Adds the gauges of each client up, whatever reactors they come from.

@@ -23,9 +23,11 @@ use stag_runtime::{
 };
 use stag_shares::placement::{BUSY_MAX, ConnectionPlacement};
 
+use crate::carried::exchange;
+use crate::carried::exchange::carrier;
 use crate::carried::{CallMesh, Homes};
 use crate::engine::Engine;
-use crate::newcomers::{Newcomer, ServedAt};
+use crate::newcomers::{Newcomer, ServedAt, adopt, take_released};
 use crate::server::owner::{address, owner};
 use crate::service::Services;
 use crate::state::Core;
@@ -152,6 +154,20 @@ impl<P: Provider> Membership<P> {
         self.receiver.descriptor()
     }
 
+    /// Sends a connection to the reactor that serves it.
+    fn send_newcomer(&self, number: usize, newcomer: Newcomer<P::Handover>) {
+        let Some(door) = &self.door else { unreachable!("only reactor 0 places connections") };
+        let peer = newcomer.peer().clone();
+        let home = door.placement.borrow().placement.home(address(&peer)).unwrap_or(number);
+        let (Some(reactor), Some(home)) = (ReactorId::new(number), ReactorId::new(home)) else {
+            unreachable!("placement knows the reactors of the group")
+        };
+        if self.senders[number].send(News::Newcomer(newcomer, home)).is_err() {
+            // It is stopping, or hopelessly behind: the connection has ended.
+            self.note_end(reactor, peer);
+        }
+    }
+
     /// A connection that `reactor` served, or was to serve, is gone.
     fn note_end(&self, reactor: ReactorId, peer: Peer) {
         match &self.door {
@@ -187,127 +203,104 @@ impl<P: Provider> Door<P> {
     }
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Makes this engine that of `reactor` in a group that is one server: reactor 0 listens, and connections are spread over all. Services
-    /// may say that a Call is executed at another reactor ([`Service::home`](crate::Service::home)). Before the first connection. All
-    /// engines of a group have the same services, in the same order.
-    ///
-    /// `member` is what the [`ReactorGroup`](stag_runtime::ReactorGroup) hands to the function that makes the engine; `None`
-    /// where no reactor sleeps, as in simulations. Where a service carries Calls, the others send what lies in the payload pool of
-    /// this engine: each registers the arenas of all with its provider, before its first connection. An arena of its own that a
-    /// service sends from must be registered with all providers by its owner. Which reactor a pool belongs to,
-    /// [`Memory::owned_by`](crate::Memory::owned_by) says.
-    ///
-    /// # Panics
-    ///
-    /// If the group has no such reactor, or its engine has joined already, or the payload pool is another reactor's.
-    pub fn join_group(&mut self, group: &EngineGroup<P>, reactor: ReactorId, member: Option<GroupMember>) {
-        let (Some(lanes), Some(receiver)) = (group.calls.take(reactor), group.take(reactor)) else {
-            panic!("reactor {reactor} is not in this group, or its engine has joined already");
-        };
-        self.join(lanes, member.clone());
-        let destination = self.destination();
-        let count = group.senders.len();
-        let door = (reactor.index() == 0).then(|| {
-            let placement = ConnectionPlacement::new(count, group.connections_max);
-            let placed = TimedPlacement { placement, now: Duration::ZERO };
-            let mut destinations: Vec<_> = (0..count).map(|_| None).collect();
-            destinations[0] = Some(destination.clone());
-            Door {
-                placement: Rc::new(RefCell::new(placed)),
-                destinations,
-                member,
-                times: vec![Times::default(); count],
-                next_look: Duration::ZERO,
+/// Makes an engine that of `reactor` in a group: see [`Engine::join_group`].
+pub(crate) fn join<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+    group: &EngineGroup<P>,
+    reactor: ReactorId,
+    member: Option<GroupMember>,
+) {
+    let (Some(lanes), Some(receiver)) = (group.calls.take(reactor), group.take(reactor)) else {
+        panic!("reactor {reactor} is not in this group, or its engine has joined already");
+    };
+    exchange::join(&mut engine.core, lanes, member.clone());
+    let destination = engine.destination();
+    let count = group.senders.len();
+    let door = (reactor.index() == 0).then(|| {
+        let placement = ConnectionPlacement::new(count, group.connections_max);
+        let placed = TimedPlacement { placement, now: Duration::ZERO };
+        let mut destinations: Vec<_> = (0..count).map(|_| None).collect();
+        destinations[0] = Some(destination.clone());
+        Door {
+            placement: Rc::new(RefCell::new(placed)),
+            destinations,
+            member,
+            times: vec![Times::default(); count],
+            next_look: Duration::ZERO,
+        }
+    });
+    match &door {
+        Some(door) => carrier(&mut engine.core).set_homes(Homes::Placed(door.placement.clone())),
+        // There is room for one of each.
+        None => _ = group.senders[0].send(News::Joined(reactor, destination)),
+    }
+    engine.core.departures = Some(Vec::new());
+    engine.core.credits.join(group.head_counts.clone());
+    let senders = group.senders.clone();
+    engine.membership = Some(Box::new(Membership { own: reactor, senders, receiver, door }));
+}
+
+/// Registers the memory of the group's other engines. When a connection begins, all have joined.
+pub(crate) fn register_group<P: Provider>(core: &mut Core<P>) -> Result<(), FabricError> {
+    let Core { provider, state } = core;
+    state.carrier.as_ref().map_or(Ok(()), |carrier| carrier.arenas.register_with(provider))
+}
+
+/// Takes in the news of the other reactors, and sends them theirs. Returns how many there were.
+pub(crate) fn attend<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let Some(mut membership) = engine.membership.take() else { return 0 };
+    let now = engine.core.now;
+    if let Some(door) = &mut membership.door {
+        door.placement.borrow_mut().now = now;
+        door.observe_load(now);
+    }
+    let mut count = 0;
+    while count < NEWS_BURST
+        && let Some(news) = membership.receiver.receive()
+    {
+        count += 1;
+        match news {
+            News::Joined(reactor, destination) => {
+                if let Some(door) = &mut membership.door {
+                    door.destinations[reactor.index()] = Some(destination);
+                }
+            }
+            News::Newcomer(newcomer, home) => {
+                carrier(&mut engine.core).note_home(newcomer.peer(), home);
+                adopt(engine, newcomer);
+            }
+            News::Ended(reactor, peer) => membership.note_end(reactor, peer),
+        }
+    }
+    if let Some(door) = &mut membership.door
+        && !door.destinations.is_empty()
+        && door.destinations.iter().all(Option::is_some)
+    {
+        let destinations = std::mem::take(&mut door.destinations).into_iter().flatten().collect();
+        let placed = door.placement.clone();
+        engine.set_placement(destinations, move |peer| {
+            let mut placed = placed.borrow_mut();
+            let now = placed.now;
+            // When all are full, this one makes room or refuses.
+            match placed.placement.place(address(peer), owner(Some(peer)), now) {
+                Some(reactor @ 1..) => ServedAt::Engine(reactor),
+                Some(0) | None => ServedAt::Here,
             }
         });
-        match &door {
-            Some(door) => self.set_homes(Homes::Placed(door.placement.clone())),
-            // There is room for one of each.
-            None => _ = group.senders[0].send(News::Joined(reactor, destination)),
-        }
-        self.core.departures = Some(Vec::new());
-        self.core.credits.join(group.head_counts.clone());
-        let senders = group.senders.clone();
-        self.membership = Some(Box::new(Membership { own: reactor, senders, receiver, door }));
     }
-
-    /// Registers the memory of the group's other engines. When a connection begins, all have joined.
-    pub(crate) fn register_group(&mut self) -> Result<(), FabricError> {
-        let Core { provider, state, .. } = &mut self.core;
-        state.carrier.as_ref().map_or(Ok(()), |carrier| carrier.arenas.register_with(provider))
+    while let Some((number, newcomer)) = take_released(engine) {
+        count += 1;
+        membership.send_newcomer(number, newcomer);
     }
-
-    /// Takes in what the others tell, and sends on what belongs to them. Returns how much there was.
-    pub(crate) fn attend(&mut self) -> usize {
-        let Some(mut membership) = self.membership.take() else { return 0 };
-        let now = self.core.now;
-        if let Some(door) = &mut membership.door {
-            door.placement.borrow_mut().now = now;
-            door.observe_load(now);
+    let departures = engine.core.departures.get_or_insert_default();
+    for (reactor, peer) in std::mem::take(departures) {
+        count += 1;
+        let reactor = reactor.and_then(ReactorId::new).unwrap_or(membership.own);
+        if reactor == membership.own {
+            carrier(&mut engine.core).forget_home(&peer);
         }
-        let mut count = 0;
-        while count < NEWS_BURST
-            && let Some(news) = membership.receiver.receive()
-        {
-            count += 1;
-            match news {
-                News::Joined(reactor, destination) => {
-                    if let Some(door) = &mut membership.door {
-                        door.destinations[reactor.index()] = Some(destination);
-                    }
-                }
-                News::Newcomer(newcomer, home) => {
-                    self.note_home(newcomer.peer(), home);
-                    self.adopt_connection(newcomer);
-                }
-                News::Ended(reactor, peer) => membership.note_end(reactor, peer),
-            }
-        }
-        if let Some(door) = &mut membership.door
-            && !door.destinations.is_empty()
-            && door.destinations.iter().all(Option::is_some)
-        {
-            let destinations = std::mem::take(&mut door.destinations).into_iter().flatten().collect();
-            let placed = door.placement.clone();
-            self.set_placement(destinations, move |peer| {
-                let mut placed = placed.borrow_mut();
-                let now = placed.now;
-                // When all are full, this one makes room or refuses.
-                match placed.placement.place(address(peer), owner(Some(peer)), now) {
-                    Some(reactor @ 1..) => ServedAt::Engine(reactor),
-                    Some(0) | None => ServedAt::Here,
-                }
-            });
-        }
-        while let Some((number, newcomer)) = self.take_released() {
-            count += 1;
-            self.send_newcomer(&membership, number, newcomer);
-        }
-        let departures = self.core.departures.get_or_insert_default();
-        for (reactor, peer) in std::mem::take(departures) {
-            count += 1;
-            let reactor = reactor.and_then(ReactorId::new).unwrap_or(membership.own);
-            if reactor == membership.own {
-                self.forget_home(&peer);
-            }
-            membership.note_end(reactor, peer);
-        }
-        self.membership = Some(membership);
-        count
+        membership.note_end(reactor, peer);
     }
-
-    /// Sends a connection to the reactor that serves it.
-    fn send_newcomer(&self, membership: &Membership<P>, number: usize, newcomer: Newcomer<P::Handover>) {
-        let Some(door) = &membership.door else { unreachable!("only reactor 0 places connections") };
-        let peer = newcomer.peer().clone();
-        let home = door.placement.borrow().placement.home(address(&peer)).unwrap_or(number);
-        let (Some(reactor), Some(home)) = (ReactorId::new(number), ReactorId::new(home)) else {
-            unreachable!("placement knows the reactors of the group")
-        };
-        if membership.senders[number].send(News::Newcomer(newcomer, home)).is_err() {
-            // It is stopping, or hopelessly behind: the connection has ended.
-            membership.note_end(reactor, peer);
-        }
-    }
+    engine.membership = Some(membership);
+    count
 }

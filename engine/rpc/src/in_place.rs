@@ -11,12 +11,13 @@ use stag_fabric::{
     WholeMessage,
 };
 use stag_memory::Buf;
+use stag_proto::responder::Responder;
 use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
 use stag_wire::xdr::{Reduced, Writer};
 
 use crate::carried::{CarriedChunk, CarriedRoom, Destination};
-use crate::connection::Connection;
+use crate::connection::{Connection, Connections};
 use crate::engine::{Engine, find};
 use crate::server::draft::{Draft, Verdict};
 use crate::server::pending::{Begun, CarriedCall, Stage};
@@ -30,40 +31,40 @@ use crate::service::reply::{Frame, Room, Space};
 use crate::service::steps::{Arrival, Arrived, CallToCarry, Exit, serve};
 use crate::service::{Lookup, Services};
 use crate::state::{Core, EngineState, Link, Pass};
+use crate::version2::calling::complete_lone;
+use crate::version2::in_place::take_lone;
 
 /// The msg_type of a Reply.
 const REPLY: [u8; 4] = 1_u32.to_be_bytes();
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
-    #[inline(always)]
-    pub(crate) fn poll_provider(&mut self) -> usize {
-        if self.core.recorder.is_some() {
-            return self.poll_provider_recorded();
-        }
-        let Engine { core, services, connections, completions, .. } = self;
-        let Core { provider, state } = core;
-        let (now, burst) = (state.now, state.config.burst);
-        let mut taker = Taker { pass: Pass { core: state, services }, connections };
-        provider.poll_in_place(now, completions, burst, &mut taker)
+/// Polls the provider, and handles what can be handled where it arrived. Returns how much there was.
+#[inline(always)]
+pub(crate) fn poll_provider<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    if engine.core.recorder.is_some() {
+        return poll_provider_recorded(engine);
     }
+    let Engine { core, services, connections, completions, .. } = engine;
+    let Core { provider, state } = core;
+    let (now, burst) = (state.now, state.config.burst);
+    let mut taker = Taker { pass: Pass { core: state, services }, connections };
+    provider.poll_in_place(now, completions, burst, &mut taker)
+}
 
-    // Not inline: a server that records nothing pays for one branch in each pass.
-    #[cold]
-    #[inline(never)]
-    fn poll_provider_recorded(&mut self) -> usize {
-        let Engine { core, services, connections, completions, .. } = self;
-        let Core { provider, state } = core;
-        let (now, burst) = (state.now, state.config.burst);
-        let taker = Taker { pass: Pass { core: state, services }, connections };
-        provider.poll_in_place(now, completions, burst, &mut RecordingTaker(taker))
-    }
+// Not inline: a server that records nothing pays for one branch in each pass.
+#[cold]
+#[inline(never)]
+fn poll_provider_recorded<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let Engine { core, services, connections, completions, .. } = engine;
+    let Core { provider, state } = core;
+    let (now, burst) = (state.now, state.config.burst);
+    let taker = Taker { pass: Pass { core: state, services }, connections };
+    provider.poll_in_place(now, completions, burst, &mut RecordingTaker(taker))
 }
 
 /// What takes messages where they arrived: an engine without its provider, which shows them.
 struct Taker<'a, S> {
     pass: Pass<'a, EngineState, S>,
-    connections: &'a mut [Option<Box<Connection>>],
+    connections: &'a mut Connections,
 }
 
 impl<S: Services> TakeShown for Taker<'_, S> {
@@ -147,7 +148,7 @@ impl Connection {
                 return if is_done { Taken::Done } else { Taken::No };
             }
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            let taken = serving.take_plain(pass, link, message);
+            let taken = take_plain(serving, pass, link, message);
             if taken == Taken::Done {
                 // It is carried: there is a Call in process that is not to be forgotten.
                 pass.core.ready.wake(self);
@@ -175,7 +176,7 @@ impl Connection {
             && !is_reply
         {
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            let taken = serving.take_whole(pass, link, message);
+            let taken = take_whole(serving, pass, link, message);
             if taken == Taken::Done {
                 // As above.
                 pass.core.ready.wake(self);
@@ -202,10 +203,10 @@ impl Connection {
             && !is_reply
         {
             let link = Link { id: self.id, peer: self.peer.as_ref() };
-            return serving.take_lone(pass, link, message);
+            return take_lone(serving, pass, link, message);
         }
         let Some(calling) = &mut self.calling else { return Taken::No };
-        if calling.complete_lone(pass.core, message.octets) { Taken::Done } else { Taken::No }
+        if complete_lone(calling, pass.core, message.octets) { Taken::Done } else { Taken::No }
     }
 }
 
@@ -320,19 +321,19 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
             state.transit.give(&mut self.serving.share, pages);
         }
         if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
-            return self.serving.leave(self.xid, terms, draft);
+            return leave(&mut self.serving.begun, self.xid, terms, draft);
         }
         let Shown { serving, chunk, space, xid, requested, .. } = self;
         let Some(ShownChunk { call, memory, header }) = chunk.get() else {
-            let len = serving.end_in_place(state, draft);
+            let len = end_in_place(serving, state, draft);
             let credits = serving.responder.answer_plain(*requested, serving.credit_limit());
             return Taken::Answered { credits, len };
         };
         let Some(written) = write_in_reach(state, &mut draft, call.chunk, *memory) else {
             draft.rescue(&state.pools.messages, header.len(), space);
-            return serving.leave(*xid, terms, draft);
+            return leave(&mut serving.begun, *xid, terms, draft);
         };
-        let len = header.len() + serving.end_in_place(state, draft);
+        let len = header.len() + end_in_place(serving, state, draft);
         let emitted = serving.responder.answer_single(call, serving.credit_limit(), written, header);
         debug_assert_eq!(emitted.header_len, header.len(), "the Payload stream is behind the header");
         Taken::AnsweredWhole { len, invalidate: emitted.invalidate.map(Handle) }
@@ -341,7 +342,7 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
     #[inline]
     fn keep(&mut self, state: &mut EngineState, terms: ReplyPolicy, draft: Option<Box<Draft>>) -> Taken {
         if let Some(draft) = draft {
-            return self.serving.leave_unanswered(state, self.xid, terms, draft);
+            return leave_unanswered(self.serving, state, self.xid, terms, draft);
         }
         // It is on its way to another reactor. The Receive of its message stays posted.
         self.serving.note_arrival(state);
@@ -443,168 +444,171 @@ impl<'a, K: MayHaveChunk<'a>> Arrival<EngineState> for Shown<'a, K> {
     }
 }
 
-impl Serving {
-    /// Takes a Call without chunks.
-    #[inline(always)]
-    fn take_plain<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        link: Link<'_>,
-        message: PlainMessage<'_>,
-    ) -> Taken {
-        let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
-            return Taken::No;
-        };
-        match NullCall::parse(stream) {
-            Some(null) => self.answer_null(pass, link, null, requested, space),
-            None => self.serve_plain(pass, link, (requested, stream), space),
-        }
+/// Takes a Call without chunks.
+#[inline(always)]
+fn take_plain<S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, EngineState, S>,
+    link: Link<'_>,
+    message: PlainMessage<'_>,
+) -> Taken {
+    let PlainMessage { credits: requested, stream, space: Some(space), .. } = message else {
+        return Taken::No;
+    };
+    match NullCall::parse(stream) {
+        Some(null) => answer_null(serving, pass, link, null, requested, space),
+        None => serve_plain(serving, pass, link, (requested, stream), space),
     }
+}
 
-    /// Answers a Call of procedure 0, which has no results and which the service does not execute. It takes no memory.
-    // By hand: the steps of any other Call would take twice the instructions.
-    #[inline(always)]
-    fn answer_null<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        link: Link<'_>,
-        null: NullCall,
-        requested: u32,
-        space: &mut [u8],
-    ) -> Taken {
-        let NullCall { xid, program, version } = null;
-        if !self.may_take::<false>(pass.core, link, xid, requested)
-            || !pass.services.named_caller(OpaqueAuth::NONE, MayBeNameless)
-        {
-            return Taken::No;
-        }
-        let Lookup::Found { service, .. } = pass.services.lookup(program, version, 0) else {
-            return Taken::No;
-        };
-        if tracing::enabled!(tracing::Level::TRACE) {
-            trace_call(link.peer, xid, (program, version, 0));
-        }
-        let mut writer = Writer::new(space);
-        if emit_success(&mut writer, xid).is_err() {
-            return Taken::No;
-        }
-        let len = writer.position();
-        pass.services.note_null(service, program, version);
-        self.note_arrival(pass.core);
-        count_in_place(pass.core);
-        let credits = self.responder.answer_plain(requested, self.credit_limit());
-        Taken::Answered { credits, len }
+/// Answers a Call of procedure 0, which has no results and which the service does not execute. It takes no memory.
+// By hand: the steps of any other Call would take twice the instructions.
+#[inline(always)]
+fn answer_null<S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, EngineState, S>,
+    link: Link<'_>,
+    null: NullCall,
+    requested: u32,
+    space: &mut [u8],
+) -> Taken {
+    let NullCall { xid, program, version } = null;
+    if !serving.may_take::<false>(pass.core, link, xid, requested)
+        || !pass.services.named_caller(OpaqueAuth::NONE, MayBeNameless)
+    {
+        return Taken::No;
     }
+    let Lookup::Found { service, .. } = pass.services.lookup(program, version, 0) else {
+        return Taken::No;
+    };
+    if tracing::enabled!(tracing::Level::TRACE) {
+        trace_call(link.peer, xid, (program, version, 0));
+    }
+    let mut writer = Writer::new(space);
+    if emit_success(&mut writer, xid).is_err() {
+        return Taken::No;
+    }
+    let len = writer.position();
+    pass.services.note_null(service, program, version);
+    serving.note_arrival(pass.core);
+    count_in_place(pass.core);
+    let credits = serving.responder.answer_plain(requested, serving.credit_limit());
+    Taken::Answered { credits, len }
+}
 
-    // Not inline: it would slow down NULL, and the loop over the messages of a connection.
-    #[inline(never)]
-    fn serve_plain<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        link: Link<'_>,
-        (requested, stream): (u32, &[u8]),
-        space: &mut [u8],
-    ) -> Taken {
-        let xid = xid_of_stream(stream);
-        if !self.may_take::<true>(pass.core, link, xid, requested) {
-            return Taken::No;
-        }
-        let arrived = Arrived { origin: self.origin(pass.core, link), stream, reduced: &[] };
-        let mut shown = Shown { serving: self, xid, requested, chunk: (), space, held: None };
-        serve(pass, &mut shown, &arrived, &mut [])
+// Not inline: it would slow down NULL, and the loop over the messages of a connection.
+#[inline(never)]
+fn serve_plain<S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, EngineState, S>,
+    link: Link<'_>,
+    (requested, stream): (u32, &[u8]),
+    space: &mut [u8],
+) -> Taken {
+    let xid = xid_of_stream(stream);
+    if !serving.may_take::<true>(pass.core, link, xid, requested) {
+        return Taken::No;
     }
+    let arrived = Arrived { origin: origin(&serving.responder, pass.core, link), stream, reduced: &[] };
+    let mut shown = Shown { serving, xid, requested, chunk: (), space, held: None };
+    serve(pass, &mut shown, &arrived, &mut [])
+}
 
-    /// Takes a Call with one chunk of one segment.
-    // `inline(always)`: there is one caller, which would only hand on a large argument.
-    #[inline(always)]
-    fn take_whole<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        link: Link<'_>,
-        message: WholeMessage<'_>,
-    ) -> Taken {
-        let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
-        let Some((call, stream)) = self.responder.peek_single(octets) else { return Taken::No };
-        let Single { xid, credits: requested, chunk } = call;
-        if !self.may_take::<true>(pass.core, link, xid, requested) {
-            return Taken::No;
-        }
-        let (read, header_len) = match chunk {
-            SingleChunk::Read(read) => (Some(read), HEADER_LEN_MIN),
-            SingleChunk::Write(_) => (None, SINGLE_LEN),
-        };
-        let (header, space) = space.split_at_mut(header_len);
-        let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
-        let origin = self.origin(pass.core, link);
-        let arrived = Arrived { origin, stream, reduced: reduced.as_slice() };
-        let chunk = ShownChunk { call, memory, header };
-        let mut shown = Shown { serving: self, xid, requested, chunk, space, held: None };
-        // Filled in place: it is large to move.
-        let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
-        let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
-        let held = shown.held;
-        self.keep_data(pass.core, data.as_mut_slice(), held);
-        taken
+/// Takes a Call with one chunk of one segment.
+// `inline(always)`: there is one caller, which would only hand on a large argument.
+#[inline(always)]
+fn take_whole<S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, EngineState, S>,
+    link: Link<'_>,
+    message: WholeMessage<'_>,
+) -> Taken {
+    let WholeMessage { octets, space: Some(space), memory, .. } = message else { return Taken::No };
+    let Some((call, stream)) = serving.responder.peek_single(octets) else { return Taken::No };
+    let Single { xid, credits: requested, chunk } = call;
+    if !serving.may_take::<true>(pass.core, link, xid, requested) {
+        return Taken::No;
     }
+    let (read, header_len) = match chunk {
+        SingleChunk::Read(read) => (Some(read), HEADER_LEN_MIN),
+        SingleChunk::Write(_) => (None, SINGLE_LEN),
+    };
+    let (header, space) = space.split_at_mut(header_len);
+    let reduced = read.map(|read| Reduced::read_chunk(0, read.position, read.segment.length));
+    let origin = origin(&serving.responder, pass.core, link);
+    let arrived = Arrived { origin, stream, reduced: reduced.as_slice() };
+    let chunk = ShownChunk { call, memory, header };
+    let mut shown = Shown { serving, xid, requested, chunk, space, held: None };
+    // Filled in place: it is large to move.
+    let mut data = read.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
+    let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
+    let held = shown.held;
+    keep_data(&mut serving.begun, pass.core, data.as_mut_slice(), held);
+    taken
+}
 
-    /// Where a Call comes in that [`Serving::may_take`].
-    #[inline(always)]
-    pub(crate) fn origin<'c>(&self, state: &EngineState, link: Link<'c>) -> Origin<'c> {
-        let slot = self.responder.next_slot();
-        Origin { connection: link.id, slot, peer: link.peer, local: None, now: state.now }
-    }
+/// Where a Call arrives that [`Serving::may_take`] allows to be taken where it arrived.
+#[inline(always)]
+pub(crate) fn origin<'c>(responder: &Responder, state: &EngineState, link: Link<'c>) -> Origin<'c> {
+    let slot = responder.next_slot();
+    Origin { connection: link.id, slot, peer: link.peer, local: None, now: state.now }
+}
 
-    /// Keeps the data of a Call whose handler was asked where it arrived, and answers later.
-    #[inline(always)]
-    pub(crate) fn keep_data(&mut self, state: &mut EngineState, items: &mut [Placed], held: Option<usize>) {
-        if let Some(begun) = &mut self.begun
-            && begun.draft.is_none()
-            && let Some(held) = held
-        {
-            let mut pull = state.pulls.take();
-            pull.items.extend(items.iter_mut().map(std::mem::take));
-            pull.held = held;
-            begun.pull = Some(pull);
-        }
+/// Keeps the data of a Call whose handler ran where the Call arrived, and answers later.
+#[inline(always)]
+pub(crate) fn keep_data(
+    begun: &mut Option<Begun>,
+    state: &mut EngineState,
+    items: &mut [Placed],
+    held: Option<usize>,
+) {
+    if let Some(begun) = begun
+        && begun.draft.is_none()
+        && let Some(held) = held
+    {
+        let mut pull = state.pulls.take();
+        pull.items.extend(items.iter_mut().map(std::mem::take));
+        pull.held = held;
+        begun.pull = Some(pull);
     }
+}
 
-    /// Ends a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
-    #[inline(always)]
-    pub(crate) fn end_in_place(&mut self, state: &mut EngineState, mut draft: Box<Draft>) -> usize {
-        let len = draft.payload_len;
-        if draft.is_service {
-            self.note_service(state.now);
-        }
-        draft.forget_results();
-        state.put_draft_in_place(draft);
-        count_in_place(state);
-        len
-    }
+/// Leaves a Call to the general way, which takes it in next. Its handler has answered.
+#[cold]
+pub(crate) fn leave(begun: &mut Option<Begun>, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
+    // The duplicate request cache has its Reply already.
+    let terms = ReplyPolicy { kept: None, ..terms };
+    *begun = Some(Begun { xid, terms, draft: Some(draft), pull: None });
+    Taken::No
+}
 
-    /// Leaves a Call to the general way, which takes it in next: its handler has answered.
-    #[cold]
-    pub(crate) fn leave(&mut self, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
-        // What is kept of its Reply is kept already.
-        let terms = ReplyPolicy { kept: None, ..terms };
-        self.begun = Some(Begun { xid, terms, draft: Some(draft), pull: None });
-        Taken::No
+/// Ends a Call that is answered in place, and forgets its results. Returns the octets of its Reply's Payload stream.
+#[inline(always)]
+pub(crate) fn end_in_place(serving: &mut Serving, state: &mut EngineState, mut draft: Box<Draft>) -> usize {
+    let len = draft.payload_len;
+    if draft.is_service {
+        serving.note_service(state.now);
     }
+    draft.forget_results();
+    state.put_draft_in_place(draft);
+    count_in_place(state);
+    len
+}
 
-    /// The same, if its handler answers later.
-    #[cold]
-    pub(crate) fn leave_unanswered(
-        &mut self,
-        state: &mut EngineState,
-        xid: u32,
-        terms: ReplyPolicy,
-        mut draft: Box<Draft>,
-    ) -> Taken {
-        draft.clear();
-        state.put_draft_in_place(draft);
-        state.transit.expect(&mut self.share, terms.pages as usize);
-        self.begun = Some(Begun { xid, terms, draft: None, pull: None });
-        Taken::No
-    }
+/// The same, if its handler answers later.
+#[cold]
+pub(crate) fn leave_unanswered(
+    serving: &mut Serving,
+    state: &mut EngineState,
+    xid: u32,
+    terms: ReplyPolicy,
+    mut draft: Box<Draft>,
+) -> Taken {
+    draft.clear();
+    state.put_draft_in_place(draft);
+    state.transit.expect(&mut serving.share, terms.pages as usize);
+    serving.begun = Some(Begun { xid, terms, draft: None, pull: None });
+    Taken::No
 }
 
 /// The xid of a Payload stream.

@@ -9,15 +9,16 @@
 //!
 //! # Reading order
 //!
-//! `service/` (the embedder's interface; `call.rs` and `reply.rs` are the handler's view), `client/` (the interface of a client;
-//! `calling.rs` is the client half of a connection), `engine.rs` (the pass; `chores.rs` is its work beside messages), `server/`
-//! (`serving/` is the server half of a connection), and `in_place.rs`, the fast path of both halves for messages with one chunk
-//! or none. `security/` says who calls, and seals what has to be sealed. `both_ways.rs` is for connections with both halves, `call_back.rs`
-//! for Calls that services make, `recorder.rs` keeps the last messages for who wants to see them,
-//! `agreement.rs` for features that both ends have to announce,
-//! `version2/` for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP, with a client of its own. `carried/` is for groups of
-//! reactors: Calls that are executed at another reactor than they came in at; `group.rs` makes several engines one server, with
-//! `newcomers.rs` for connections that are served elsewhere. Who gets how much of what is scarce is decided in `stag-shares`.
+//! `service/` (the embedder's interface; `call.rs` and `reply.rs` are the handler's view), `client/` (the interface of a
+//! client; `calling.rs` is the client half of a connection), `engine/` (`pass.rs` is what a reactor calls; `chores.rs` is
+//! its work beside messages), `server/` (`serving/` is the server half of a connection), and `in_place.rs`, the fast path
+//! of both halves for messages with one chunk or none. `security/` says who calls, and seals what has to be sealed.
+//! `both_ways.rs` is for connections with both halves, `call_back.rs` for Calls that services make, `recorder.rs` keeps
+//! the last messages for who wants to see them, `agreement.rs` for features that both ends have to announce, `version2/`
+//! for connections that speak version 2 of RPC-over-RDMA. `stream/` is RPC over TCP, with a client of its own. `carried/`
+//! is for groups of reactors: Calls that are executed at another reactor than they came in at; `group.rs` makes several
+//! engines one server, with `newcomers.rs` for connections that are served elsewhere. Who gets how much of what is scarce
+//! is decided in `stag-shares`.
 
 #![forbid(unsafe_code)]
 

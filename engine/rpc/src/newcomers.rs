@@ -11,6 +11,7 @@ use std::net::{SocketAddr, TcpStream};
 use stag_fabric::{ConnectRequestId, Peer, Provider, Stranger, Withheld};
 
 use crate::engine::Engine;
+use crate::group::attend;
 use crate::server::admission::ConnectRequest;
 use crate::service::Services;
 
@@ -65,6 +66,11 @@ impl fmt::Debug for Doorkeeper {
 }
 
 impl Doorkeeper {
+    /// `place` says which of `engines` engines serves a connection.
+    pub(crate) fn new(engines: usize, place: impl FnMut(&Peer) -> ServedAt + 'static) -> Doorkeeper {
+        Doorkeeper { place: Box::new(place), streams: VecDeque::new(), engines }
+    }
+
     /// Keeps a TCP connection that belongs elsewhere, to be carried there. Gives one back that is served here.
     pub(crate) fn admit_stream(&mut self, socket: TcpStream, peer: SocketAddr) -> Option<TcpStream> {
         match (self.place)(&Peer::Address(peer)) {
@@ -82,118 +88,83 @@ impl Doorkeeper {
     }
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Takes on no more connections of clients. Existing connections go on as before, until they end.
-    pub fn refuse_newcomers(&mut self) {
-        self.core.refuses_newcomers = true;
-        if let Some(streams) = &mut self.streams {
-            streams.close_listeners();
-        }
+/// The next connection to hand over to another engine: see [`Engine::take_released`].
+pub(crate) fn take_released<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+) -> Option<(usize, Newcomer<P::Handover>)> {
+    if let Some((number, peer, handover, private_data)) = engine.released.pop_front() {
+        return Some((number, Newcomer { peer, kind: NewcomerKind::Request { handover, private_data } }));
     }
+    let (number, socket, address) = engine.core.doorkeeper.as_mut()?.streams.pop_front()?;
+    Some((number, Newcomer { peer: Peer::Address(address), kind: NewcomerKind::Stream(socket, address) }))
+}
 
-    /// What other engines must know of this one to let connections go to it.
-    #[must_use]
-    pub fn destination(&self) -> P::Destination {
-        self.core.provider.destination()
+/// Takes on a connection that another engine let go: see [`Engine::adopt_connection`].
+pub(crate) fn adopt<P: Provider, S: Services>(engine: &mut Engine<P, S>, newcomer: Newcomer<P::Handover>) {
+    let Newcomer { peer, kind } = newcomer;
+    match kind {
+        NewcomerKind::Request { handover, private_data } => match engine.core.provider.adopt(handover) {
+            Ok(request) => {
+                engine.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
+            }
+            Err(error) => engine.core.note_refused(&peer, &error),
+        },
+        NewcomerKind::Stream(socket, address) => adopt_stream(engine, socket, address),
     }
+}
 
-    /// From now on `place` says for each incoming connection where it is served. It is called once for each, with the peer.
-    ///
-    /// The caller has to call [`Engine::take_released`] after each pass until it gives nothing: meanwhile the engine does not let
-    /// its reactor sleep. At most 1024 connections of a kind wait; more are served here, as are those for a number that is not in
-    /// `destinations`.
-    pub fn set_placement(
-        &mut self,
-        destinations: Vec<P::Destination>,
-        place: impl FnMut(&Peer) -> ServedAt + 'static,
-    ) {
-        let engines = destinations.len();
-        self.destinations = destinations;
-        self.core.doorkeeper = Some(Doorkeeper { place: Box::new(place), streams: VecDeque::new(), engines });
+/// Keeps a request to connect, or releases it to the engine where it belongs.
+pub(crate) fn place_request<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+    request: ConnectRequestId,
+    peer: Peer,
+    private_data: Vec<u8>,
+) {
+    if engine.core.doorkeeper.is_none() {
+        // The first pass of a group: the others have joined, and it was not noticed yet.
+        attend(engine);
     }
-
-    /// The next connection to hand over to another engine, and that engine's number.
-    pub fn take_released(&mut self) -> Option<(usize, Newcomer<P::Handover>)> {
-        if let Some((number, peer, handover, private_data)) = self.released.pop_front() {
-            return Some((number, Newcomer { peer, kind: NewcomerKind::Request { handover, private_data } }));
-        }
-        let (number, socket, address) = self.core.doorkeeper.as_mut()?.streams.pop_front()?;
-        Some((number, Newcomer { peer: Peer::Address(address), kind: NewcomerKind::Stream(socket, address) }))
-    }
-
-    /// Takes on a connection that another engine let go. The next pass admits it, or refuses it as if it had come in here.
-    pub fn adopt_connection(&mut self, newcomer: Newcomer<P::Handover>) {
-        let Newcomer { peer, kind } = newcomer;
-        match kind {
-            NewcomerKind::Request { handover, private_data } => match self.core.provider.adopt(handover) {
-                Ok(request) => {
-                    self.requests.push(ConnectRequest { request, peer, private_data, deadline: None })
-                }
-                Err(error) => {
-                    self.core.note_departure(Some(&peer));
-                    self.core.statistics.connections_refused += 1;
-                    if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
-                        tracing::warn!("client {peer} is refused: {error}{}", Withheld(withheld));
-                    }
-                }
-            },
-            NewcomerKind::Stream(socket, address) => self.adopt_stream(socket, address),
-        }
-    }
-
-    /// A request to connect came in: keeps it, or lets it go to where it belongs.
-    pub(crate) fn place_request(&mut self, request: ConnectRequestId, peer: Peer, private_data: Vec<u8>) {
-        if self.core.doorkeeper.is_none() {
-            // The first pass of a group: the others have joined, and it was not noticed yet.
-            self.attend();
-        }
-        let place = self.core.doorkeeper.as_mut().map_or(ServedAt::Here, |keeper| (keeper.place)(&peer));
-        if let ServedAt::Engine(number) = place
-            && self.released.len() < RELEASED_MAX
-            && let Some(to) = self.destinations.get(number)
-        {
-            match self.core.provider.release(request, to) {
-                Some(handover) => self.released.push_back((number, peer, handover, private_data)),
-                // It is gone, and the client knows.
-                None => {
-                    if let Some(departures) = &mut self.core.departures {
-                        departures.push((Some(number), peer));
-                    }
+    let place = engine.core.doorkeeper.as_mut().map_or(ServedAt::Here, |keeper| (keeper.place)(&peer));
+    if let ServedAt::Engine(number) = place
+        && engine.released.len() < RELEASED_MAX
+        && let Some(to) = engine.destinations.get(number)
+    {
+        match engine.core.provider.release(request, to) {
+            Some(handover) => engine.released.push_back((number, peer, handover, private_data)),
+            // It is gone, and the client knows.
+            None => {
+                if let Some(departures) = &mut engine.core.departures {
+                    departures.push((Some(number), peer));
                 }
             }
-            return;
         }
-        self.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
+        return;
     }
+    engine.requests.push(ConnectRequest { request, peer, private_data, deadline: None });
+}
 
-    /// A connection to the provider's port that speaks no RDMA: it may speak RPC over TCP.
-    #[cold]
-    pub(crate) fn place_stranger(&mut self, stranger: Stranger) {
-        let Stranger { socket, peer, .. } = stranger;
-        let socket = match &mut self.core.doorkeeper {
-            Some(keeper) => keeper.admit_stream(socket.into(), peer),
-            None => Some(socket.into()),
-        };
-        if let Some(socket) = socket {
-            self.adopt_stream(socket, peer);
+/// A connection to the provider's port that speaks no RDMA: it may speak RPC over TCP.
+#[cold]
+pub(crate) fn place_stranger<P: Provider, S: Services>(engine: &mut Engine<P, S>, stranger: Stranger) {
+    let Stranger { socket, peer, .. } = stranger;
+    let socket = match &mut engine.core.doorkeeper {
+        Some(keeper) => keeper.admit_stream(socket.into(), peer),
+        None => Some(socket.into()),
+    };
+    if let Some(socket) = socket {
+        adopt_stream(engine, socket, peer);
+    }
+}
+
+/// Takes on a TCP connection.
+fn adopt_stream<P: Provider, S: Services>(engine: &mut Engine<P, S>, socket: TcpStream, peer: SocketAddr) {
+    if let Err(error) = engine.streams() {
+        engine.core.note_departure(Some(&Peer::Address(peer)));
+        if let Some(withheld) = engine.core.state.complaints.admit(engine.core.state.now) {
+            let withheld = Withheld(withheld);
+            tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");
         }
-    }
-
-    /// Takes on a TCP connection.
-    fn adopt_stream(&mut self, socket: TcpStream, peer: SocketAddr) {
-        if let Err(error) = self.streams() {
-            self.core.note_departure(Some(&Peer::Address(peer)));
-            if let Some(withheld) = self.core.state.complaints.admit(self.core.state.now) {
-                let withheld = Withheld(withheld);
-                tracing::warn!("client {peer} is refused over TCP: {error}{withheld}");
-            }
-        } else if let Some(streams) = &mut self.streams {
-            streams.adopt(&mut self.core, socket, peer);
-        }
-    }
-
-    /// Whether connections wait to be carried elsewhere.
-    pub(crate) fn has_released(&self) -> bool {
-        !self.released.is_empty() || self.core.doorkeeper.as_ref().is_some_and(Doorkeeper::has_released)
+    } else if let Some(streams) = &mut engine.streams {
+        streams.adopt(&mut engine.core, socket, peer);
     }
 }

@@ -1,7 +1,7 @@
 //! The connections with work to do, so that a pass costs nothing for the others.
 
 use crate::ConnectionId;
-use crate::connection::Connection;
+use crate::connection::{Connection, Connections};
 use crate::engine::find;
 
 /// Connections by their places, each once in a list.
@@ -53,7 +53,7 @@ impl ReadyLists {
     }
 
     /// What the next flush looks at, once. It is given back to `touched` as far as it waits.
-    pub(crate) fn take_touched(&mut self, connections: &mut [Option<Box<Connection>>]) -> Vec<u32> {
+    pub(crate) fn take_touched(&mut self, connections: &mut Connections) -> Vec<u32> {
         while let Some(id) = self.touched_late.pop() {
             if let Some(found) = find(connections, id) {
                 self.touch(found);

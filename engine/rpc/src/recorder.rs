@@ -1,8 +1,8 @@
 //! The flight recorder: the first octets of the last messages on connections that peers opened, whatever fabric carries them.
 //!
-//! A ring of fixed length, made once ([`Engine::record`]). A message enters it where it is taken or sent; nothing but memory is
-//! touched. Reading copies it ([`Engine::recording`]). When a connection ends badly, its messages are copied and handed to the
-//! function that [`Engine::record`] was given.
+//! A ring of fixed length, made once ([`Engine::record`](crate::Engine::record)). A message enters it where it is taken or sent;
+//! nothing but memory is touched. Reading copies it ([`Engine::recording`](crate::Engine::recording)). When a connection ends badly,
+//! its messages are copied and handed to the function that `Engine::record` was given.
 //!
 //! ```text
 //!  taken   shown in place: RecordingTaker (in_place.rs) | as a completion: Engine::complete
@@ -25,8 +25,6 @@ use stag_wire::rpcrdma;
 
 use crate::ConnectionId;
 use crate::client::CloseReason;
-use crate::engine::Engine;
-use crate::service::Services;
 use crate::state::{Core, EngineState};
 
 /// Octets that are kept of each message.
@@ -341,8 +339,26 @@ impl Recorder {
         is_there.then_some(&known.traced.peer)
     }
 
+    /// For the first octets of each of the last `messages` messages. See [`Engine::record`](crate::Engine::record).
+    pub(crate) fn new(
+        messages: u32,
+        fabric: &'static str,
+        take_bad_end: impl FnMut(BadEnd) + 'static,
+    ) -> Recorder {
+        Recorder {
+            entries: vec![Entry::EMPTY; messages.max(MESSAGES_MIN) as usize].into_boxed_slice(),
+            next: 0,
+            entered: 0,
+            connections: Vec::new(),
+            ended: Vec::with_capacity(ENDED_MAX),
+            take_bad_end: Box::new(take_bad_end),
+            limit: LogLimiter::default(),
+            fabric,
+        }
+    }
+
     /// Copies the messages of all connections, or the last [`BAD_END_MESSAGES_MAX`] of one.
-    fn copy(&self, now: Duration, only: Option<ConnectionId>) -> Recording {
+    pub(crate) fn copy(&self, now: Duration, only: Option<ConnectionId>) -> Recording {
         let mut recording = Recording { fabric: self.fabric, time: now, ..Recording::default() };
         let (newer, older) = self.entries.split_at(self.next);
         let entries = || older.iter().chain(newer).filter(|entry| entry.kind != EntryKind::Empty);
@@ -374,33 +390,6 @@ fn is_bad(reason: &CloseReason) -> bool {
             DisconnectReason::Work(_) | DisconnectReason::PeerViolation(_) | DisconnectReason::DeviceRemoved
         ),
         _ => true,
-    }
-}
-
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Records from now on the first [`RECORDED_LEN_MAX`] octets of each of the last `messages` messages, at least 2, on connections
-    /// that peers open. `take_bad_end` gets the last ones of a connection that ended badly, 512 at most, as soon as it is gone: one such
-    /// connection a second at most, and none of which no message is left. It runs within a pass, so it should only hand them on.
-    ///
-    /// To be called before the engine listens: connections that are there already are not recorded.
-    pub fn record(&mut self, messages: u32, take_bad_end: impl FnMut(BadEnd) + 'static) {
-        let recorder = Recorder {
-            entries: vec![Entry::EMPTY; messages.max(MESSAGES_MIN) as usize].into_boxed_slice(),
-            next: 0,
-            entered: 0,
-            connections: Vec::new(),
-            ended: Vec::with_capacity(ENDED_MAX),
-            take_bad_end: Box::new(take_bad_end),
-            limit: LogLimiter::default(),
-            fabric: self.core.provider.name(),
-        };
-        self.core.state.recorder = Some(Box::new(recorder));
-    }
-
-    /// A copy of what is recorded; `None` without [`Engine::record`].
-    #[must_use]
-    pub fn recording(&self) -> Option<Recording> {
-        self.core.recorder.as_ref().map(|recorder| recorder.copy(self.core.now, None))
     }
 }
 

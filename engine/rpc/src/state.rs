@@ -1,10 +1,11 @@
 //! The state that the halves of all connections share.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-use stag_fabric::{LogLimiter, Peer};
+use stag_fabric::{LogLimiter, Peer, Withheld};
 
 use crate::ConnectionId;
 use crate::call_back::CallsBack;
@@ -151,6 +152,15 @@ impl EngineState {
         if let (Some(departures), Some(peer)) = (&mut self.departures, peer) {
             departures.push((None, peer.clone()));
         }
+    }
+
+    /// A newcomer is refused, and is told why.
+    pub(crate) fn note_refused(&mut self, peer: &Peer, why: &dyn fmt::Display) {
+        self.statistics.connections_refused += 1;
+        if let Some(withheld) = self.complaints.admit(self.now) {
+            tracing::warn!("client {peer} is refused: {why}{}", Withheld(withheld));
+        }
+        self.note_departure(Some(peer));
     }
 
     #[inline]

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use serde::Serialize;
-use stag::runtime::Clock;
+use stag_runtime::Clock;
+use stag_server::admin::{AdminReply, AdminRequest, ask};
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::{Delay, count};
 
 use super::Done;
-use crate::admin::{AdminReply, AdminRequest, ask};
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Delay, count};
 
 /// Changes of what is served. They last until the server ends: the configuration file decides at the next start.
 #[derive(Debug, Subcommand)]

@@ -7,10 +7,10 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
 
 use super::results::{BenchResults, Range, point_name};
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
 
 /// Rounds that a spread takes at least: the extremes of two say little.
 const ROUNDS_MIN: u64 = 3;
@@ -184,7 +184,9 @@ fn row(line: &Compared) -> String {
     let number = |value: Option<f64>| match (value, line.metric) {
         (None, _) => "-".to_owned(),
         (Some(value), "rate") => crate::commands::perf::rate(value),
-        (Some(value), _) => crate::values::Time(std::time::Duration::from_nanos(value as u64)).to_string(),
+        (Some(value), _) => {
+            stag_server::values::Time(std::time::Duration::from_nanos(value as u64)).to_string()
+        }
     };
     let percent = match (line.before, line.after) {
         (Some(before), Some(after)) if before > 0.0 => format!("{:+.0}%", 100.0 * (after / before - 1.0)),

@@ -14,17 +14,17 @@ use clap::Args;
 use indicatif::ProgressBar;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use stag::runtime::{Topology, affinity};
+use stag_runtime::{Topology, affinity};
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
+use stag_server::values::Time;
+use stag_server::wrapped::{columns, wrapped};
 
 use super::results::{BenchResults, SCHEMA};
 use super::run::take;
 use crate::commands::perf::environment::RunEnvironment;
 use crate::commands::perf::{Span, rate};
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
 use crate::time_left;
-use crate::values::Time;
-use crate::wrapped::{columns, wrapped};
 
 /// Measures other programs beside stag, on the same cores
 #[derive(Debug, Args)]

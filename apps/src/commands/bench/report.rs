@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::Value;
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::{Size, Time};
 
 use super::chart::{Axis, Line, Scale, bars, chart, escaped};
 use super::peers::{MissingProgram, PeerRow};
 use super::results::{BenchResults, point_name};
 use super::run::verdict;
 use crate::commands::perf::rate;
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::{Size, Time};
 
 /// Lines of a plot at most: more cannot be told apart.
 const LINES_MAX: usize = 16;

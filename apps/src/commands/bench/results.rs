@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use stag_server::failure::CommandFailure;
+use stag_server::values::Size;
 
 use super::peers::{MissingProgram, PeerRow};
 use crate::commands::perf::rate;
-use crate::failure::CommandFailure;
-use crate::values::Size;
 
 /// The version of [`BenchResults`].
 pub(super) const SCHEMA: u32 = 1;

@@ -9,17 +9,17 @@ use std::process::Command;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
+use stag_server::values::Poll;
+use stag_server::wrapped::{columns, wrapped};
 
 use super::results::{BenchFigure, BenchResults, SCHEMA};
 use super::scenario::{Scenario, ScenarioFigure, ScenarioServer};
 use crate::commands::perf::DISTURBED;
 use crate::commands::perf::environment::RunEnvironment;
 use crate::demo::server::{Server, ServerConfig};
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
 use crate::time_left;
-use crate::values::Poll;
-use crate::wrapped::{columns, wrapped};
 
 /// Takes the figures of scenarios
 #[derive(Debug, Args)]

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-
-use crate::failure::CommandFailure;
-use crate::values::Size;
+use stag_server::failure::CommandFailure;
+use stag_server::values::Size;
 
 /// A scenario file.
 #[derive(Clone, Debug, Deserialize)]

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
-use stag::disk::{Disk, DiskConfig, Method};
+use stag_disk::{Disk, DiskConfig, Method};
+use stag_server::machine::Machine;
+use stag_server::stagd;
 
 use super::finding::{Diagnosis, State};
-use super::machine::Machine;
 use super::{rdma, system};
-use crate::stagd;
 
 /// What `dir:` needs to act as its clients' users, and to find files by handle.
 const NEEDED: [(u32, &str); 2] = [(6, "SETGID"), (7, "SETUID")];

@@ -1,10 +1,10 @@
 //! Cores: which may be used, and what slows them.
 
-use stag::runtime::{CoreId, CoreSet, Topology, environment};
+use stag_runtime::{CoreId, CoreSet, Topology, environment};
+use stag_server::machine::Machine;
+use stag_server::stagd::CoreList;
 
 use super::finding::{Diagnosis, State};
-use super::machine::Machine;
-use crate::stagd::CoreList;
 
 /// The cores of this process, beside those that are there.
 pub(super) fn allowed(machine: &Machine) -> Vec<Diagnosis> {

@@ -1,10 +1,10 @@
 //! RDMA devices and their ports, as sysfs shows them.
 
-use stag::fabric::verbs::{KernelDevice, Port, kernel_devices};
-use stag::runtime::{CoreSet, Topology};
+use stag_fabric::verbs::{KernelDevice, Port, kernel_devices};
+use stag_runtime::{CoreSet, Topology};
+use stag_server::machine::Machine;
 
 use super::finding::{Diagnosis, State};
-use super::machine::Machine;
 use super::rdma::modprobe;
 
 /// InfiniBand's sizes of packets, the largest first.
@@ -50,7 +50,7 @@ pub(super) fn present(machine: &Machine) -> Vec<Diagnosis> {
         let netdev = machine.interface();
         let repair =
             modprobe(machine, module, &format!(" && sudo rdma link add {kind}0 type {kind} netdev {netdev}"));
-        return vec![Diagnosis::bad(machine.missing(), found, repair)];
+        return vec![Diagnosis::bad(State::of_missing(machine), found, repair)];
     }
     let named = devices.into_iter().map(|device| match device.firmware {
         Some(version) => format!("{} (firmware {version})", device.name),
@@ -62,7 +62,7 @@ pub(super) fn present(machine: &Machine) -> Vec<Diagnosis> {
 /// Whether a port is active: one has to be, others may be unused.
 pub(super) fn ports(machine: &Machine) -> Vec<Diagnosis> {
     let has_active = devices(machine).iter().any(|device| device.ports.iter().any(Port::is_active));
-    let state = if has_active { State::Note } else { machine.missing() };
+    let state = if has_active { State::Note } else { State::of_missing(machine) };
     each_port(machine, |name, _, port| {
         let found = format!("{name}: {}", port.state);
         if port.is_active() {
@@ -113,7 +113,7 @@ pub(super) fn gids(machine: &Machine) -> Vec<Diagnosis> {
         }
         let netdev = netdev(port).unwrap_or("NETDEV");
         let repair = format!("sudo ip link set {netdev} up && sudo ip address add ADDRESS/24 dev {netdev}");
-        Some(Diagnosis::bad(machine.missing(), format!("{name}: no GID of RoCEv2"), repair))
+        Some(Diagnosis::bad(State::of_missing(machine), format!("{name}: no GID of RoCEv2"), repair))
     })
 }
 

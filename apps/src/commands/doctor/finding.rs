@@ -1,6 +1,7 @@
 //! The result of a check.
 
 use serde::Serialize;
+use stag_server::machine::Machine;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -25,6 +26,17 @@ impl State {
             State::Note => "note",
             State::Warning => "warning",
             State::Error => "error",
+        }
+    }
+
+    /// How bad it is that something of verbs is missing: where it is wanted, where there is hardware for it, and elsewhere.
+    pub(super) fn of_missing(machine: &Machine) -> State {
+        if machine.needs_verbs() {
+            State::Error
+        } else if machine.rdma_devices().is_empty() {
+            State::Note
+        } else {
+            State::Warning
         }
     }
 }

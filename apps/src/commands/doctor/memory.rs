@@ -1,31 +1,17 @@
 //! Memory: how much may be locked, and the sizes of its pages.
 
-use std::path::Path;
-
-use stag::hugepages::{Inventory, MemoryLimit};
-use stag::runtime::Topology;
+use stag_hugepages::{Inventory, MemoryLimit};
+use stag_runtime::Topology;
+use stag_server::machine::Machine;
+use stag_server::stagd;
+use stag_server::values::Size;
 
 use super::finding::{Diagnosis, State};
-use super::machine::{CAP_IPC_LOCK, Machine};
-use crate::stagd;
-use crate::values::Size;
-
-/// Octets that this process may lock, if there is a limit, and if the machine tells it.
-pub(crate) fn lockable(root: &Path) -> Option<u64> {
-    is_limited(&Machine::new(root, true)).then(|| Inventory::read(root).memlock?.soft)?
-}
-
-/// Whether the limit applies to this process: with the capability it does not, but siw honours the capability only from
-/// Linux 6.8 on.
-fn is_limited(machine: &Machine) -> bool {
-    let has_old_siw = machine.has_loaded("siw") && machine.kernel().is_some_and(|kernel| kernel < (6, 8));
-    has_old_siw || !machine.is_capable(CAP_IPC_LOCK)
-}
 
 /// Whether what a device has to reach may be pinned. Memory of the other fabrics is not.
 pub(super) fn memlock(machine: &Machine) -> Vec<Diagnosis> {
     let wanted = stagd::memory_unasked(machine.root());
-    if !is_limited(machine) {
+    if !machine.is_lock_limited() {
         return vec![Diagnosis::ok("no limit for this user, who has CAP_IPC_LOCK")];
     }
     let Some(limits) = Inventory::read(machine.root()).memlock else {
@@ -38,7 +24,7 @@ pub(super) fn memlock(machine: &Machine) -> Vec<Diagnosis> {
         return vec![Diagnosis::ok(found)];
     }
     let repair = "`sudo prlimit --pid $$ --memlock=unlimited` in the shell that starts it; of a service: LimitMEMLOCK=infinity";
-    vec![Diagnosis::bad(machine.missing(), found, repair)]
+    vec![Diagnosis::bad(State::of_missing(machine), found, repair)]
 }
 
 /// Whether the control group leaves a stagd less memory than the machine would.

@@ -1,11 +1,11 @@
 //! TCP settings that iWARP needs.
 
-use stag::wire::rpcbind;
-use stag::wire::rpcrdma::NFS_PORT;
+use stag_server::machine::Machine;
+use stag_server::values::Size;
+use stag_wire::rpcbind;
+use stag_wire::rpcrdma::NFS_PORT;
 
 use super::finding::{Diagnosis, State};
-use super::machine::Machine;
-use crate::values::Size;
 
 /// The port of NFS over TCP.
 const NFS_TCP_PORT: u32 = 2049;

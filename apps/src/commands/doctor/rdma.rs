@@ -3,8 +3,9 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use super::finding::Diagnosis;
-use super::machine::Machine;
+use stag_server::machine::Machine;
+
+use super::finding::{Diagnosis, State};
 
 /// What programs reach devices and the connection manager through, and what the kernel shows once it is there: it may be
 /// built in.
@@ -47,7 +48,7 @@ pub(super) fn modules(machine: &Machine) -> Vec<Diagnosis> {
         } else {
             format!("{name} is not loaded, and not among the modules of kernel {release}")
         };
-        findings.push(Diagnosis::bad(machine.missing(), found, modprobe(machine, name, "")));
+        findings.push(Diagnosis::bad(State::of_missing(machine), found, modprobe(machine, name, "")));
     }
     let listed =
         |is: &dyn Fn(&str) -> bool| match DRIVERS.into_iter().filter(|name| is(name)).collect::<Vec<_>>() {
@@ -85,11 +86,15 @@ pub(super) fn libraries(machine: &Machine) -> Vec<Diagnosis> {
     let mut findings = Vec::new();
     for (name, package) in &missing {
         let repair = format!("sudo apt install {package}");
-        findings.push(Diagnosis::bad(machine.missing(), format!("{name} is not there"), repair));
+        findings.push(Diagnosis::bad(State::of_missing(machine), format!("{name} is not there"), repair));
     }
     if missing.is_empty() && !has_providers {
         let found = "no drivers of libibverbs in /etc/libibverbs.d: it finds no device";
-        findings.push(Diagnosis::bad(machine.missing(), found, "sudo apt install ibverbs-providers"));
+        findings.push(Diagnosis::bad(
+            State::of_missing(machine),
+            found,
+            "sudo apt install ibverbs-providers",
+        ));
     }
     if findings.is_empty() {
         findings.push(Diagnosis::ok("libibverbs and librdmacm are there, and drivers for them"));
@@ -109,12 +114,16 @@ pub(super) fn device_files(machine: &Machine) -> Vec<Diagnosis> {
         match fs::metadata(machine.path(&path)) {
             Err(_) => {
                 let found = format!("/{path} is not there");
-                findings.push(Diagnosis::bad(machine.missing(), found, modprobe(machine, "rdma_ucm", "")));
+                findings.push(Diagnosis::bad(
+                    State::of_missing(machine),
+                    found,
+                    modprobe(machine, "rdma_ucm", ""),
+                ));
             }
             Ok(file) if !may_write(machine, &file) => {
                 let found = format!("/{path} may not be opened (mode {:o})", file.mode() & 0o7777);
                 let repair = format!("`sudo chmod a+rw /{path}`; or a rule of udev");
-                findings.push(Diagnosis::bad(machine.missing(), found, repair));
+                findings.push(Diagnosis::bad(State::of_missing(machine), found, repair));
             }
             Ok(_) => {}
         }

@@ -1,7 +1,8 @@
 //! Limits of the process and of the kernel.
 
+use stag_server::machine::{CAP_SYS_ADMIN, Machine};
+
 use super::finding::{Diagnosis, State};
-use super::machine::{CAP_SYS_ADMIN, Machine};
 
 /// Connections, exports and the files that an export keeps open.
 const OPEN_FILES: u64 = 1024;

@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use stag::wire::cm_private_data::PrivateData;
-use stag::wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
-use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
     CapturedCompound, CapturedEvent, CapturedOperation, ChunkKind, ConnectionEnd, EventKind, Extension,
     Message, Rpc, RuleViolation, Setup, Status, Totals,
 };
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_wire::cm_private_data::PrivateData;
+use stag_wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
+use stag_wire::rpcrdma2::Body2;
 
 use super::{Show, version2};
-use crate::failure::CommandFailure;
-use crate::output::Output;
 
 /// Connections, and incidents, that the totals list one by one; beyond, they are only counted.
 const LISTED_MAX: usize = 10_000;

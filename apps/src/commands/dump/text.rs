@@ -4,18 +4,18 @@ use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use stag::wire::rpcrdma::{ErrorBody, HeaderLists, MessageProcedure, Segment};
-use stag::wire::rpcrdma2::Body2;
 use stag_dump::{
     Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Extension,
     Message, Rpc, RuleViolation, Setup, Totals,
 };
+use stag_server::failure::CommandFailure;
+use stag_server::output::Output;
+use stag_server::values::count;
+use stag_server::wrapped::{columns, wrapped};
+use stag_wire::rpcrdma::{ErrorBody, HeaderLists, MessageProcedure, Segment};
+use stag_wire::rpcrdma2::Body2;
 
 use super::{Show, version2};
-use crate::failure::CommandFailure;
-use crate::output::Output;
-use crate::values::count;
-use crate::wrapped::{columns, wrapped};
 
 /// Lines.
 #[derive(Default)]

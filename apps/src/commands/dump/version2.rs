@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use stag::wire::rpcrdma2::{
+use stag_wire::rpcrdma2::{
     Body2, CharacteristicValue, DirectedPlace, Elements, ErrorCode2, GroupFault, Header2, ItemPlace,
     MessageType, OptionalOperation, PlacedItem, PositionSet, ResultDirection, TransmissionId,
 };
@@ -261,8 +261,8 @@ fn place(text: &mut String, item: &ItemObject) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stag::wire::rpcrdma::Segment;
-    use stag::wire::rpcrdma2::{
+    use stag_wire::rpcrdma::Segment;
+    use stag_wire::rpcrdma2::{
         Continuation, RequestTransmission, ResponseTransmission, TransmissionError, characteristic_id, option,
     };
 
@@ -285,7 +285,7 @@ mod tests {
             min_len: 512,
             place: DirectedPlace::BySize { threshold: 1, segments: memory },
         }];
-        let sets = [stag::wire::rpcrdma2::DirectionSet { begin: 0, end: 9, items: Elements::new(&wanted) }];
+        let sets = [stag_wire::rpcrdma2::DirectionSet { begin: 0, end: 9, items: Elements::new(&wanted) }];
         let items = [PlacedItem { displacement: 68, len: 50, place: ItemPlace::Explicit(memory) }];
         let request = OptionalOperation::Request(RequestTransmission {
             items: Elements::new(&items),
@@ -330,7 +330,7 @@ mod tests {
             CharacteristicValue::ReceiveSize(8192),
             CharacteristicValue::Unknown { id: 99, data: &[1, 2, 3] },
         ];
-        let initial = stag::wire::rpcrdma2::InitialCharacteristics {
+        let initial = stag_wire::rpcrdma2::InitialCharacteristics {
             values: Elements::new(&values),
             unchanging: PositionSet(Elements::EMPTY),
         };

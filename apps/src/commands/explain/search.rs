@@ -1,7 +1,8 @@
 //! Finds the entries that a typed or pasted text may mean.
 
+use stag_server::nearest::changes;
+
 use super::table::{Entry, TERMINATE, Table};
-use crate::nearest::changes;
 
 /// An entry that was looked for.
 #[derive(Clone, Copy, Debug)]

@@ -1,13 +1,12 @@
 //! The RDMA devices of this machine: what the kernel and rdma-core report, and how we would use each.
 
 use serde_json::{Value, json};
-use stag::fabric::ExposureKind;
-use stag::fabric::verbs::{
+use stag_fabric::ExposureKind;
+use stag_fabric::verbs::{
     Choice, DeviceLimits, Gid, KernelDevice, OnDemandPaging, Port, Survey, SurveyedDevice,
 };
-use stag::runtime::{CoreSet, Topology};
-
-use crate::values::Size;
+use stag_runtime::{CoreSet, Topology};
+use stag_server::values::Size;
 
 /// A line for each fact, to be read and to be searched: what it is, whose it is, the fact.
 pub(super) fn lines(survey: &Survey) -> Vec<String> {
@@ -195,7 +194,7 @@ fn exposure(kind: ExposureKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use stag::fabric::verbs::{InterfaceAddress, Kernel};
+    use stag_fabric::verbs::{InterfaceAddress, Kernel};
 
     fn card() -> SurveyedDevice {
         let gid = Gid {

@@ -1,9 +1,9 @@
 //! `--all` and `--curve`: the points of a table of sizes, depths or rates.
 
 use stag_bench::{Arrivals, Scenario};
+use stag_server::values::Size;
 
 use super::requirement::rate;
-use crate::values::Size;
 
 /// Sizes: from a cache line on, for below it all are alike.
 const SIZES: std::ops::RangeInclusive<u32> = 6..=20;

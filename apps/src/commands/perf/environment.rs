@@ -5,9 +5,9 @@ use std::fs;
 
 use serde::Serialize;
 use stag_bench::Disturbance;
+use stag_server::logging;
 
 use super::plan::BUILD_PROFILE;
-use crate::logging;
 use crate::version::{COMMIT, PACKAGE_VERSION};
 
 /// What is the same for all figures of a run.

@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 use stag_bench::{Figures, Scenario};
+use stag_server::failure::CommandFailure;
 
-use crate::failure::CommandFailure;
 use crate::version::VERSION;
 
 /// The first line of a CSV file.

@@ -4,10 +4,10 @@ use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
 use stag_bench::{Arrivals, MeasuredOperation, MixShare, Offsets, Scenario, Spacing};
+use stag_server::failure::CommandFailure;
+use stag_server::values::Size;
 
 use super::numbers::Number;
-use crate::failure::CommandFailure;
-use crate::values::Size;
 
 /// Files of a connection at most.
 const FILES_MAX: usize = 100_000;

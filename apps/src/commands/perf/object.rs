@@ -1,11 +1,11 @@
 //! The object of `--json`, one for each point of a table.
 
 use serde::Serialize;
-use stag::runtime::environment::Finding;
 use stag_bench::opened::DeviceFacts;
 use stag_bench::rounds::{CpuFigures, IntervalFigures, OpenLoopFigures, RoundFigures, ShareFigures};
 use stag_bench::run::{BareRatios, Latency, Ratios, TcpRatios};
 use stag_bench::{BareLimits, Figures, MachineLimits, Offsets, Spread, TcpLimits};
+use stag_runtime::environment::Finding;
 
 use super::environment::{FigureEnvironment, RunEnvironment};
 use super::notes;

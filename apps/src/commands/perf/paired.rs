@@ -3,13 +3,13 @@
 use serde::Serialize;
 use stag_bench::Spread;
 use stag_bench::paired::{self, Carried, PairedFigures};
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
+use stag_server::values::{Size, Time};
 
 use super::environment::{FigureEnvironment, RunEnvironment};
 use super::plan::{BUILD_PROFILE, Plan};
 use super::requirement::rate;
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
-use crate::values::{Size, Time};
 
 /// Of what as many cores would ideally gain, the least that memcpy gains on otherwise idle cores.
 const COPY_GAIN_MIN: f64 = 0.7;

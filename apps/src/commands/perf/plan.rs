@@ -4,23 +4,23 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use stag::fabric::VerbsConfig;
-use stag::fabric::iwarp::CongestionControl;
-use stag::fabric::verbs::{SurveyedDevice, survey};
-use stag::rpc::{EngineConfig, ProtocolChoice};
-use stag::runtime::environment::{self, Finding};
-use stag::runtime::{CoreId, CoreSet, Topology, affinity};
 use stag_bench::{MeasuredOperation, Scenario};
+use stag_fabric::VerbsConfig;
+use stag_fabric::iwarp::CongestionControl;
+use stag_fabric::verbs::{SurveyedDevice, survey};
+use stag_rpc::{EngineConfig, ProtocolChoice};
+use stag_runtime::environment::{self, Finding};
+use stag_runtime::{CoreId, CoreSet, Topology, affinity};
+use stag_server::failure::CommandFailure;
+use stag_server::locality;
+use stag_server::options;
+use stag_server::remote::Remote;
+use stag_server::url::{FabricName, Url};
+use stag_server::values::{Poll, Size};
 
 use super::curve::Along;
 use super::{Perf, room};
-use crate::failure::CommandFailure;
-use crate::locality;
-use crate::options;
-use crate::remote::Remote;
 use crate::repair;
-use crate::url::{FabricName, Url};
-use crate::values::{Poll, Size};
 
 /// The largest READ and WRITE that our own server takes, as `stagd` does: its Replies and pulls are planned for 1 MiB.
 const SIZE_MAX: u64 = 1 << 20;

@@ -5,15 +5,15 @@ use std::time::Duration;
 use stag_bench::rounds::{IntervalFigures, Percentiles};
 use stag_bench::run::{BareRatios, TcpRatios};
 use stag_bench::{BareLimits, Figures, Scenario, Spread, TcpLimits};
+use stag_server::failure::CommandFailure;
+use stag_server::output::{Colour, Output};
+use stag_server::values::{Size, Time};
+use stag_server::wrapped::{columns, wrapped};
 
 use super::curve::Along;
 use super::plan::Plan;
 use super::requirement::{Verdict, beaten, rate, too_short};
 use super::{load, notes};
-use crate::failure::CommandFailure;
-use crate::output::{Colour, Output};
-use crate::values::{Size, Time};
-use crate::wrapped::{columns, wrapped};
 
 /// Columns of a report at most: those of the usual terminal.
 const REPORT_COLUMNS: usize = 80;

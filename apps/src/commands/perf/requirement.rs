@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde::Serialize;
 use stag_bench::{Figures, MeasuredOperation};
+use stag_server::values::Time;
 
 use super::numbers::{nanoseconds, split, thousands};
-use crate::values::Time;
 
 /// A ratio so much better than its limit was not measured.
 const EXCESS: f64 = 1.1;

@@ -2,14 +2,13 @@
 
 use std::fs;
 
-use stag::fabric::{Iwarp, Shm, Verbs};
-use stag::rpc::Pools;
 use stag_bench::server::engine_config;
 use stag_bench::{MeasuredFabric, Scenario};
-
-use crate::descriptors::raise;
-use crate::failure::CommandFailure;
-use crate::values::Size;
+use stag_fabric::{Iwarp, Shm, Verbs};
+use stag_rpc::Pools;
+use stag_server::descriptors::raise;
+use stag_server::failure::CommandFailure;
+use stag_server::values::Size;
 
 /// Descriptors of an end besides its connections: streams, arenas, listeners, and a connection's set-up.
 const OTHERS: u64 = 128;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use stag_bench::Spread;
 use stag_bench::rounds::CpuFigures;
+use stag_server::failure::CommandFailure;
 
 use crate::commands::admin;
-use crate::failure::CommandFailure;
 
 /// What all cores of a server have done since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

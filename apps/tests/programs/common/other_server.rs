@@ -5,13 +5,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use stag::nfs::export::Export;
-use stag::nfs::server::{ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
-use stag::prelude::*;
-use stag::rpc::{Lookup, Services, Token};
-use stag::stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
-use stag::wire::nfs3::{self, Procedure as Nfs3, Status};
-use stag::wire::xdr::{Overflow, Writer};
+use stag_fabric::{Provider, Shm, ShmConfig};
+use stag_nfs::export::Export;
+use stag_nfs::server::{ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
+use stag_rpc::{Call, Engine, EngineConfig, Lookup, Memory, Outcome, Reply, Services, Token};
+use stag_runtime::{Clock, Poller};
+use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
+use stag_wire::nfs3::{self, Procedure as Nfs3, Status};
+use stag_wire::xdr::{Overflow, Writer};
 
 use crate::common::unique;
 
@@ -89,10 +90,10 @@ fn serve(name: &str, path: &str, rule: Box<Rule>, ready: &AtomicBool, stop: &Ato
         names_max: 10_000,
         root: RootAttributes { mode: 0o777, uid: 0, gid: 0 },
     };
-    let store = MemoryStore::new(&store, payload.clone(), stag::vfs::Timestamp::default()).unwrap();
+    let store = MemoryStore::new(&store, payload.clone(), stag_vfs::Timestamp::default()).unwrap();
     let export = Export { root_squash: false, ..Export::new(path) };
     let exports = ExportTable::new(vec![(export, Box::new(store))], payload).unwrap();
-    let time = TimeOfDay::System(stag::runtime::WallClock::new(clock.now()));
+    let time = TimeOfDay::System(stag_runtime::WallClock::new(clock.now()));
     let services = Other { services: services(exports, time), rule };
     let mut engine = Engine::new(shm, services, memory.pools, config, 1).unwrap();
     engine.listen(name).unwrap();
@@ -100,7 +101,7 @@ fn serve(name: &str, path: &str, rule: Box<Rule>, ready: &AtomicBool, stop: &Ato
     while !stop.load(Ordering::Acquire) {
         let now = clock.now();
         if engine.poll(now) == 0 {
-            stag::runtime::sleep(&mut [&mut engine], now, now + Duration::from_millis(5));
+            stag_runtime::sleep(&mut [&mut engine], now, now + Duration::from_millis(5));
         }
     }
 }

@@ -2,19 +2,19 @@
 
 use std::net::Ipv4Addr;
 
-use stag::wire::nfs4::attributes::AttributeList;
-use stag::wire::nfs4::compound::{CompoundReply, OperationsWriter};
-use stag::wire::nfs4::open::{
+use stag_wire::nfs4::attributes::AttributeList;
+use stag_wire::nfs4::compound::{CompoundReply, OperationsWriter};
+use stag_wire::nfs4::open::{
     CloseArguments4, CreateHow4, OpenArguments4, OpenClaim, OpenHow, StateOwner, share,
 };
-use stag::wire::nfs4::operation::{Argument4, Outcome4};
-use stag::wire::nfs4::session::{
+use stag_wire::nfs4::operation::{Argument4, Outcome4};
+use stag_wire::nfs4::session::{
     CallbackSecurity, ChannelAttributes, ClientOwner, CreateSessionArguments, CreateSessionOk,
     ExchangeIdArguments, SequenceArguments, StateProtection,
 };
-use stag::wire::nfs4::value::{FixedOpaque, List};
-use stag::wire::nfs4::{self, Bitmap, Opaque, StateId, Status4};
-use stag::wire::xdr::{Reader, Writer};
+use stag_wire::nfs4::value::{FixedOpaque, List};
+use stag_wire::nfs4::{self, Bitmap, Opaque, StateId, Status4};
+use stag_wire::xdr::{Reader, Writer};
 
 use super::Server;
 use super::tcp_client::{Arguments, Client};

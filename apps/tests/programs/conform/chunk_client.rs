@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use stag::fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
-use stag::rpc::{
+use stag_fabric::{Iwarp, IwarpConfig, Provider, Shm, ShmConfig};
+use stag_rpc::{
     Chunks, ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request,
 };
-use stag::runtime::{Clock, Poller};
-use stag::wire::nfs3;
+use stag_runtime::{Clock, Poller};
+use stag_wire::nfs3;
 
 /// Octets that each of its chunks has room for.
 const ROOM: u32 = 100_000;

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use stag::memory::PageChoice;
-use stag::wire::rpcrdma::{Segment, procedure};
 use stag_conform::message::{DraftMessage, SeenMessage};
 use stag_conform::open::{RawFabric, open};
 use stag_conform::raw::{PeerEvent, RawPeer};
+use stag_memory::PageChoice;
+use stag_wire::rpcrdma::{Segment, procedure};
 
 /// How long one side is looked at, before the other is.
 const LOOK: Duration = Duration::from_micros(200);

@@ -1,8 +1,8 @@
 //! The proxy's treatment of exposed Replies, and of the operations of version 2.
 
-use stag::wire::rpcrdma::procedure;
 use stag_conform::message::{DraftMessage, SECOND, SeenBody, SeenMessage};
 use stag_conform::operation::{CALL, HEAD_LEN, REPLY, kind, operation, own_characteristics, place};
+use stag_wire::rpcrdma::procedure;
 
 use super::proxy::{Broken, Flaw, Relay, WAIT};
 

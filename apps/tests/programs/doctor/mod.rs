@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use stag_apps::commands::doctor::{Diagnosis, State, checks, inspect, inspect_container, inspect_cores};
-use stag_apps::url::FabricName;
+use stag_server::url::FabricName;
 
 mod cases;
 mod tree;

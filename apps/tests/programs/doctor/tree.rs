@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use stag_apps::commands::doctor::{Diagnosis, inspect};
-use stag_apps::url::FabricName;
+use stag_server::url::FabricName;
 
 /// A machine that has all that verbs wants, and nothing to complain about.
 pub(crate) const WELL: &[(&str, &str)] = &[

@@ -8,11 +8,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
 
-use stag::wire::nfs3::*;
-use stag::wire::nfsacl::{self, GetaclReply, SetaclReply};
-use stag::wire::rpc::ReplyHeader;
-use stag::wire::xdr::{Decode, Item, Reader, Reduced};
 use stag_dump::CalledProcedure;
+use stag_wire::nfs3::*;
+use stag_wire::nfsacl::{self, GetaclReply, SetaclReply};
+use stag_wire::rpc::ReplyHeader;
+use stag_wire::xdr::{Decode, Item, Reader, Reduced};
 
 /// The other server's handle of each captured one.
 pub(crate) type Handles = HashMap<Vec<u8>, Vec<u8>>;

@@ -10,14 +10,14 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread::{self, JoinHandle};
 
-use stag::wire::ddp::{self, Tagged, Untagged};
-use stag::wire::mount3::{self, Flavors, MntOk, MntReply};
-use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind};
-use stag::wire::nfs3::*;
-use stag::wire::rdmap::{Opcode, RdmapReadRequest};
-use stag::wire::rpc::{Accepted, CallHeader, ReplyHeader, emit_success};
-use stag::wire::rpcrdma::{Emitter, Header, MessageKind, Segment};
-use stag::wire::xdr::{Item, Reader, Reduced, Writer};
+use stag_wire::ddp::{self, Tagged, Untagged};
+use stag_wire::mount3::{self, Flavors, MntOk, MntReply};
+use stag_wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind};
+use stag_wire::nfs3::*;
+use stag_wire::rdmap::{Opcode, RdmapReadRequest};
+use stag_wire::rpc::{Accepted, CallHeader, ReplyHeader, emit_success};
+use stag_wire::rpcrdma::{Emitter, Header, MessageKind, Segment};
+use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
 use stag_dump::ChunkKind;
 

@@ -16,13 +16,13 @@ mod version4;
 
 use std::path::{Path, PathBuf};
 
-use stag::runtime::{CoreId, affinity};
-use stag::wire::nfs3::{self, Procedure};
-use stag::wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, flavor};
-use stag::wire::rpcrdma::{Emitter, Header, MessageKind, ReadSegment, Segment};
-use stag::wire::xdr::{Encode, Reader, Writer};
-use stag::wire::{mount3, nfsacl};
 use stag_dump::{CalledProcedure, ChunkKind};
+use stag_runtime::{CoreId, affinity};
+use stag_wire::nfs3::{self, Procedure};
+use stag_wire::rpc::{AuthSys, CallHeader, Gids, OpaqueAuth, flavor};
+use stag_wire::rpcrdma::{Emitter, Header, MessageKind, ReadSegment, Segment};
+use stag_wire::xdr::{Encode, Reader, Writer};
+use stag_wire::{mount3, nfsacl};
 
 use crate::common::{Folder, Server};
 use equal::{Answer, Handles, compare};
@@ -108,7 +108,7 @@ impl Replay {
         let reply = self.peer.call(&message[..len + payload.len()], &mut []);
         let (_, payload) = Header::parse(&reply).unwrap();
         let mut reader = Reader::new(payload);
-        assert!(stag::wire::rpc::ReplyHeader::parse(&mut reader).unwrap().is_success());
+        assert!(stag_wire::rpc::ReplyHeader::parse(&mut reader).unwrap().is_success());
         assert_eq!(reader.clone().u32(), Ok(0), "program {program}, procedure {procedure}");
         reader.rest().to_vec()
     }
@@ -142,7 +142,7 @@ impl Replay {
                 offset: 3000 * index as u64,
                 count: piece.len() as u32,
                 stable: nfs3::Stable::Unstable,
-                data: nfs3::Data(stag::wire::xdr::Item::Inline(piece)),
+                data: nfs3::Data(stag_wire::xdr::Item::Inline(piece)),
             };
             self.make(nfs3::PROGRAM, 7, &arguments);
         }
@@ -201,7 +201,7 @@ impl Replay {
             .zip(answer.reply_chunk())
             .map(|(offered, returned)| gather(&memory, offered.segments(), returned.segments()));
         let payload = match &long {
-            Some(octets) if answer.procedure() == stag::wire::rpcrdma::MessageProcedure::Nomsg => &octets[..],
+            Some(octets) if answer.procedure() == stag_wire::rpcrdma::MessageProcedure::Nomsg => &octets[..],
             _ => inline,
         };
         (payload.to_vec(), written)
@@ -315,7 +315,7 @@ fn many(path: &Path) -> Vec<String> {
             && exchange.target.procedure == Procedure::Readdirplus.number()
     });
     let mut reader = Reader::new(&listing.expect("a READDIRPLUS").reply);
-    stag::wire::rpc::ReplyHeader::parse(&mut reader).unwrap();
+    stag_wire::rpc::ReplyHeader::parse(&mut reader).unwrap();
     let reply: nfs3::ReaddirplusReply<'_> = reader.value().unwrap();
     let names =
         reply.unwrap().entries.into_iter().map(|entry| String::from_utf8(entry.name.0.to_vec()).unwrap());

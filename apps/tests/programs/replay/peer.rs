@@ -5,10 +5,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use stag::wire::ddp::{self, Tagged, Untagged};
-use stag::wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind, ReadyToReceive};
-use stag::wire::rdmap::{Opcode, READ_REQUEST_LEN, RdmapReadRequest};
-use stag::wire::rpcrdma::{Direction, Header, Segment};
+use stag_wire::ddp::{self, Tagged, Untagged};
+use stag_wire::mpa::{self, Enhanced, Fpdu, Frame, FrameKind, ReadyToReceive};
+use stag_wire::rdmap::{Opcode, READ_REQUEST_LEN, RdmapReadRequest};
+use stag_wire::rpcrdma::{Direction, Header, Segment};
 
 /// Octets of an FPDU's payload: fits a segment of Ethernet, as siw's do.
 const PIECE: usize = 1400;

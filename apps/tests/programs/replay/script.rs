@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::BufReader;
 use std::path::Path;
 
-use stag::wire::rpcrdma::{Header, MessageProcedure, Segment};
 use stag_dump::capture::CaptureReader;
 use stag_dump::{Analyzer, CalledProcedure, ChunkKind, ChunkUse, ConnectionEnd, EventKind, Options};
+use stag_wire::rpcrdma::{Header, MessageProcedure, Segment};
 
 use super::peer::SetUp;
 

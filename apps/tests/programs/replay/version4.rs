@@ -11,15 +11,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
-use stag::runtime::{CoreId, affinity};
-use stag::wire::nfs4::attributes::{Attribute, AttributeList, AttributeValue};
-use stag::wire::nfs4::compound::{CompoundCall, CompoundReply, OperationsWriter};
-use stag::wire::nfs4::open::{Delegation, OpenClaim};
-use stag::wire::nfs4::operation::{Argument4, Operation4, Outcome4};
-use stag::wire::nfs4::{self, FileType4, Opaque, SessionId, Status4, Verifier4};
-use stag::wire::rpc::{CallHeader, ReplyHeader};
-use stag::wire::rpcrdma::Header;
-use stag::wire::xdr::{Item, Reader, Reduced, Writer};
+use stag_runtime::{CoreId, affinity};
+use stag_wire::nfs4::attributes::{Attribute, AttributeList, AttributeValue};
+use stag_wire::nfs4::compound::{CompoundCall, CompoundReply, OperationsWriter};
+use stag_wire::nfs4::open::{Delegation, OpenClaim};
+use stag_wire::nfs4::operation::{Argument4, Operation4, Outcome4};
+use stag_wire::nfs4::{self, FileType4, Opaque, SessionId, Status4, Verifier4};
+use stag_wire::rpc::{CallHeader, ReplyHeader};
+use stag_wire::rpcrdma::Header;
+use stag_wire::xdr::{Item, Reader, Reduced, Writer};
 
 use super::equal::{Answer, Handles};
 use super::script::{Exchange, Script};

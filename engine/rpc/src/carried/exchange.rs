@@ -1,4 +1,4 @@
-//! A pass's exchange with other reactors: their Calls, and their answers to ours: [`Engine::exchange`].
+//! A pass's exchange with other reactors: their Calls, and their answers to ours.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -17,11 +17,14 @@ use super::record::{
     SHORT_REPLY, SINGLE_REPLY, TAKEN_OUT, WRITE_CALL, decode_key, kind,
 };
 use super::{Attachment, CallLanes, CarriedRoom, Carrier, Homes, Lent, Neighbour, Parcel};
+use crate::connection::Connections;
 use crate::engine::{Engine, find};
+use crate::group::attend;
 use crate::pools::PAGE_LEN;
 use crate::server::draft::Draft;
 use crate::server::owner::{address, owner};
 use crate::server::pending::Served;
+use crate::server::serving::carrying::{answer_kept, answer_single};
 use crate::server::transit::TransitAccounts;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Origin;
@@ -29,6 +32,7 @@ use crate::service::late;
 use crate::service::steps::{Arrived, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Pass};
+use crate::stream::Streams;
 
 /// Records that one pass takes from another reactor at most.
 const EXCHANGE_BURST: usize = 64;
@@ -140,6 +144,39 @@ impl Carrier {
         }
     }
 
+    /// Sets how the homes of clients are found.
+    pub(crate) fn set_homes(&mut self, homes: Homes) {
+        self.homes = homes;
+    }
+
+    /// Counts a connection of this client, whose home is that reactor.
+    pub(crate) fn note_home(&mut self, peer: &Peer, home: ReactorId) {
+        if let Homes::Told(homes) = &mut self.homes {
+            let (reactor, connections) = homes.entry(address(peer)).or_insert((home, 0));
+            (*reactor, *connections) = (home, *connections + 1);
+        }
+    }
+
+    /// Forgets a connection of this client, which is gone.
+    pub(crate) fn forget_home(&mut self, peer: &Peer) {
+        if let Homes::Told(homes) = &mut self.homes
+            && let Entry::Occupied(mut found) = homes.entry(address(peer))
+        {
+            found.get_mut().1 = found.get().1.saturating_sub(1);
+            if found.get().1 == 0 {
+                found.remove();
+            }
+        }
+    }
+
+    /// Keeps a Reply until all lanes of this pass were read.
+    #[cold]
+    fn put_aside(&mut self, record: &LaneRecord, octets: Option<Box<[u8]>>) {
+        let cargo = octets.into_iter().map(Attachment::Octets).collect();
+        let pieces = self.pieces.drain(..).collect();
+        self.waiting.push_back((Parcel { record: Box::new(record.clone()), cargo }, pieces));
+    }
+
     /// Another reactor has answered a Call. Says what to do with the answer, if all were to execute that Call.
     fn note_execution(&mut self, token: &Token) -> Execution {
         let Some(place) = self.broadcasts.iter().position(|found| found.token == *token) else {
@@ -153,357 +190,349 @@ impl Carrier {
     }
 }
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Makes this engine one of a group: services may say that a Call is executed at another reactor
-    /// ([`Service::home`](crate::Service::home)).
-    /// Before the first connection. All engines of a group have the same services, in the same order. Connections stay where they
-    /// come in; [`Engine::join_group`] spreads them too.
-    ///
-    /// `member` wakes the others; `None` where no reactor sleeps. What is in the payload pool of one engine may be sent by
-    /// each other one: each registers the arenas of all with its provider, before its first connection. The pool says whose it
-    /// is ([`Pool::owned_by`](stag_memory::Pool::owned_by)).
-    pub fn join(&mut self, lanes: CallLanes, member: Option<GroupMember>) {
-        assert!(self.core.carrier.is_none(), "an engine is in one group");
-        let (owner, own) = (self.core.pools.payload.owner(), lanes.records.id());
-        assert!(
-            usize::from(owner) == own.index(),
-            "the payload pool is reactor {owner}'s, this is reactor {own}"
-        );
-        let reactors = lanes.count;
-        let carrier = Carrier::new(lanes, member, &self.core);
-        self.core.deferrals.multiply_limit(reactors);
-        self.core.carrier = Some(Box::new(carrier));
-    }
+/// Makes an engine one of a group: see [`Engine::join`].
+pub(crate) fn join<P>(core: &mut Core<P>, lanes: CallLanes, member: Option<GroupMember>) {
+    assert!(core.carrier.is_none(), "an engine is in one group");
+    let (owner, own) = (core.pools.payload.owner(), lanes.records.id());
+    assert!(
+        usize::from(owner) == own.index(),
+        "the payload pool is reactor {owner}'s, this is reactor {own}"
+    );
+    let reactors = lanes.count;
+    let carrier = Carrier::new(lanes, member, core);
+    core.deferrals.multiply_limit(reactors);
+    core.carrier = Some(Box::new(carrier));
+}
 
-    /// Executes what other reactors carried here, and takes in what they answered. Returns how much there was.
-    #[inline(never)]
-    pub(crate) fn exchange(&mut self) -> usize {
-        let EngineState { carrier, pools, transit, .. } = &mut self.core.state;
-        let Some(carrier) = carrier else { return 0 };
-        carrier.take_returns(&pools.payload, transit);
-        let reactors = carrier.neighbours.len();
-        let mut count = self.attend();
-        // Another one first in each pass, so that none always waits for the others.
-        for turn in 0..reactors {
-            let Some(from) = ReactorId::new((self.core.pass as usize + turn) % reactors) else { break };
-            // Out of the carrier meanwhile: records are read where they lie in it, and answered into other lanes.
-            let Some(mut lane) = self.carrier().records.take_from(from) else { continue };
-            let end = count + EXCHANGE_BURST;
-            // As for other late answers: each takes a message buffer.
-            while count < end && !self.core.is_short() {
-                let Some(record) = lane.first() else { break };
-                count += 1;
-                self.handle_record(from, record);
-                lane.advance();
-            }
-            self.carrier().records.put_back(from, lane);
-        }
-        if !self.carrier().waiting.is_empty() {
-            count += self.deliver_waiting();
-        }
-        count
+/// The carrier of an engine that is one of a group.
+#[inline(always)]
+pub(crate) fn carrier(state: &mut EngineState) -> &mut Carrier {
+    match &mut state.carrier {
+        Some(carrier) => carrier,
+        None => unreachable!("an engine does not leave its group"),
     }
+}
 
-    /// Sends large results, and what this reactor answers to itself. Returns how many Replies there were.
-    ///
-    /// A few in a pass: what other reactors put into their lanes meanwhile would wait for all of them, and then these
-    /// reactors have nothing to do while this one copies, and the other way round.
-    #[inline(never)]
-    fn deliver_waiting(&mut self) -> usize {
-        // The answers to others' Calls, which were just executed.
-        self.carrier().publish();
-        let (mut count, mut sent) = (0, 0);
-        while sent < LARGE_BURST
-            && !self.core.is_short()
-            && let Some((Parcel { record, cargo }, pieces)) = self.carrier().waiting.pop_front()
-        {
+/// Executes the Calls that other reactors carried here, and takes in their Replies. Returns how many there were.
+#[inline(never)]
+pub(crate) fn exchange<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> usize {
+    let EngineState { carrier: Some(found), pools, transit, .. } = &mut engine.core.state else { return 0 };
+    found.take_returns(&pools.payload, transit);
+    let reactors = found.neighbours.len();
+    let mut count = attend(engine);
+    // Another one first in each pass, so that none always waits for the others.
+    for turn in 0..reactors {
+        let Some(from) = ReactorId::new((engine.core.pass as usize + turn) % reactors) else { break };
+        // Out of the carrier meanwhile: records are read where they lie in it, and answered into other lanes.
+        let Some(mut lane) = carrier(&mut engine.core.state).records.take_from(from) else { continue };
+        let end = count + EXCHANGE_BURST;
+        // As for other late answers: each takes a message buffer.
+        while count < end && !engine.core.is_short() {
+            let Some(record) = lane.first() else { break };
             count += 1;
-            sent += total_len(&pieces);
-            let (reply, place) = CarriedReply::decode(&record);
-            self.carrier().pieces.extend(pieces);
-            self.deliver(&reply, place, &record, stream_of(cargo));
+            handle_record(engine, from, record);
+            lane.advance();
         }
-        count
+        carrier(&mut engine.core.state).records.put_back(from, lane);
     }
-
-    /// Says what leads to the homes of clients.
-    pub(crate) fn set_homes(&mut self, homes: Homes) {
-        self.carrier().homes = homes;
+    if !carrier(&mut engine.core.state).waiting.is_empty() {
+        let Engine { core, connections, streams, .. } = engine;
+        count += deliver_waiting(core, connections, streams);
     }
+    count
+}
 
-    /// A connection of this client comes, whose home is that.
-    pub(crate) fn note_home(&mut self, peer: &Peer, home: ReactorId) {
-        if let Homes::Told(homes) = &mut self.carrier().homes {
-            let (reactor, connections) = homes.entry(address(peer)).or_insert((home, 0));
-            (*reactor, *connections) = (home, *connections + 1);
+/// Delivers the Replies that were put aside: large ones, and those of this reactor to itself. Returns how many.
+///
+/// A few in a pass: what other reactors put into their lanes meanwhile would wait for all of them, and then these
+/// reactors have nothing to do while this one copies, and the other way round.
+#[inline(never)]
+fn deliver_waiting<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    streams: &mut Option<Box<Streams>>,
+) -> usize {
+    // The answers to others' Calls, which were just executed.
+    carrier(core).publish();
+    let (mut count, mut sent) = (0, 0);
+    while sent < LARGE_BURST
+        && !core.is_short()
+        && let Some((Parcel { record, cargo }, pieces)) = carrier(core).waiting.pop_front()
+    {
+        count += 1;
+        sent += total_len(&pieces);
+        let (reply, place) = CarriedReply::decode(&record);
+        carrier(core).pieces.extend(pieces);
+        deliver(core, connections, streams, &reply, place, &record, stream_of(cargo));
+    }
+    count
+}
+
+#[inline]
+fn handle_record<P: Provider, S: Services>(engine: &mut Engine<P, S>, from: ReactorId, record: &LaneRecord) {
+    let Engine { core, services, connections, streams, .. } = &mut *engine;
+    match kind(record) {
+        SHORT_REPLY => {
+            let reply = ShortReply::of(record);
+            carrier(core).note_answer(from);
+            let is_done = carrier(core).broadcasts.is_empty()
+                && (deliver_short(core, connections, &reply)
+                    || deliver_result(
+                        core,
+                        connections,
+                        &reply.token,
+                        reply.is_service,
+                        reply.payload,
+                        None,
+                    ));
+            if !is_done {
+                deliver_carried(engine, from, record);
+            }
+        }
+        SINGLE_REPLY => {
+            carrier(core).note_answer(from);
+            if !deliver_single(core, connections, from, &SingleReply::of(record)) {
+                let (reply, place) = CarriedReply::decode(record);
+                // None that others execute, too, has eligible results.
+                deliver_in_turn(core, connections, streams, &reply, place, record, None);
+            }
+        }
+        PLAIN_CALL => {
+            let pass = &mut Pass { core: &mut core.state, services };
+            execute_light(pass, from, &LightCall::plain(record));
+        }
+        WRITE_CALL | READ_CALL => {
+            let pass = &mut Pass { core: &mut core.state, services };
+            execute_light(pass, from, &LightCall::single(record));
+        }
+        CALL => execute_carried(&mut Pass { core: &mut core.state, services }, from, record),
+        REPLY => {
+            carrier(core).note_answer(from);
+            deliver_carried(engine, from, record);
+        }
+        CALL_BACK | CALLED_BACK => take_carried_back(core, from, record),
+        TAKEN_OUT => carrier(core).note_answer(from),
+        other => unreachable!("a record of kind {other}"),
+    }
+}
+
+/// Takes in a Call to a client of this reactor, or the end of one that this reactor carried elsewhere.
+#[cold]
+fn take_carried_back(state: &mut EngineState, from: ReactorId, record: &LaneRecord) {
+    let key = decode_key(record);
+    let now = state.now;
+    let attachment = carrier(state).unload_one(from);
+    carrier(state).send_taken_out(from);
+    match attachment {
+        Attachment::CallBack(call) => state.calls_back.accept_carried(from, key, *call, now),
+        Attachment::CalledBack(end) => state.calls_back.end(key, *end),
+        Attachment::Octets(_) | Attachment::Piece(_) | Attachment::Pieces(_) => {
+            unreachable!("octets and memory belong to Calls and Replies")
         }
     }
+}
 
-    /// A connection of this client is gone.
-    pub(crate) fn forget_home(&mut self, peer: &Peer) {
-        if let Homes::Told(homes) = &mut self.carrier().homes
-            && let Entry::Occupied(mut found) = homes.entry(address(peer))
-        {
-            found.get_mut().1 = found.get().1.saturating_sub(1);
-            if found.get().1 == 0 {
-                found.remove();
+/// Executes another reactor's Call with one chunk or none.
+#[inline]
+fn execute_light<S: Services>(pass: &mut Pass<'_, EngineState, S>, from: ReactorId, call: &LightCall<'_>) {
+    let &LightCall { token, ref peer, inline_len_max, chunk, stream } = call;
+    let mut room = CarriedRoom { inline_len_max, ..CarriedRoom::default() };
+    let (mut reduced, mut data) = (None, None);
+    match chunk {
+        None => {}
+        Some(CarriedChunk::Write(len)) => room.write_chunks.push(len.into()),
+        Some(CarriedChunk::Read { position, len }) => {
+            reduced = Some(Reduced::read_chunk(0, position, len));
+            let piece = carrier(pass.core).take_piece(from);
+            // Filled in place: it is large to move.
+            let placed = data.insert(Placed { pieces: PlacedPieces::new(), len });
+            placed.pieces.extend(as_buf(piece));
+        }
+    }
+    let answering = Answering::new(from, token, peer.as_ref(), &room);
+    take_through_steps(pass, answering, None, (stream, reduced.as_slice()), data.as_mut_slice());
+}
+
+/// Executes another reactor's Call.
+#[inline(never)]
+fn execute_carried<S: Services>(pass: &mut Pass<'_, EngineState, S>, from: ReactorId, record: &LaneRecord) {
+    let call = CarriedCall::decode(record);
+    let pieces = call.pieces.iter().sum::<u32>() as usize;
+    let octets = carrier(pass.core).unload(from, call.stream == Place::Attached, pieces);
+    execute(pass, from, &call, record, octets);
+}
+
+/// Sends a Reply to a Call that was carried from where it arrived, and has no chunks, from where it leaves. `false`: it takes the
+/// general way, and nothing happened.
+#[inline]
+fn deliver_short<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    reply: &ShortReply<'_>,
+) -> bool {
+    let Some(found) = find(connections, reply.token.connection) else { return false };
+    let Some(serving) = found.serving.as_mut() else { return false };
+    if !answer_kept(serving, core, &reply.token, reply.is_service, reply.payload) {
+        return false;
+    }
+    core.state.ready.touch(found);
+    true
+}
+
+/// Sends a Reply with one result in one piece, which lies beside the record, unless it is large. `false`: it takes the general
+/// way, and the piece is in the carrier's `pieces`.
+#[inline]
+fn deliver_single<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    from: ReactorId,
+    reply: &SingleReply<'_>,
+) -> bool {
+    let Some(carrier) = core.state.carrier.as_deref_mut() else { return false };
+    let piece = carrier.take_piece(from);
+    if !carrier.broadcasts.is_empty() || piece.len() >= LARGE_LEN {
+        carrier.pieces.push(piece);
+        return false;
+    }
+    deliver_result(core, connections, &reply.token, reply.is_service, reply.payload, Some(piece))
+}
+
+/// Answers a Call with one chunk that was carried from where it arrived, by this payload and this result. `false`: it takes the
+/// general way, and the result is in the carrier's `pieces`.
+#[inline]
+fn deliver_result<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    token: &Token,
+    is_service: bool,
+    payload: &[u8],
+    piece: Option<Shared>,
+) -> bool {
+    let mut left = piece;
+    if let Some(found) = find(connections, token.connection)
+        && let Some(serving) = found.serving.as_mut()
+    {
+        match answer_single(serving, core, token, is_service, payload, &mut left) {
+            Ok(Served::Left) => {}
+            Ok(_) => {
+                core.state.ready.touch(found);
+                return true;
+            }
+            Err(reason) => {
+                found.close(core, reason);
+                return true;
             }
         }
     }
+    if let Some(carrier) = &mut core.state.carrier {
+        carrier.pieces.extend(left);
+    }
+    false
+}
 
-    #[inline(always)]
-    fn carrier(&mut self) -> &mut Carrier {
-        match &mut self.core.carrier {
-            Some(carrier) => carrier,
-            None => unreachable!("an engine does not leave its group"),
+/// Takes in another reactor's Reply, the general way.
+#[inline(never)]
+fn deliver_carried<P: Provider, S: Services>(
+    engine: &mut Engine<P, S>,
+    from: ReactorId,
+    record: &LaneRecord,
+) {
+    let Engine { core, services, connections, streams, .. } = engine;
+    let (reply, place) = CarriedReply::decode(record);
+    let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
+    let octets = carrier(core).unload(from, place == Place::Attached, pieces);
+    match carrier(core).note_execution(&reply.token) {
+        Execution::Only => deliver_in_turn(core, connections, streams, &reply, place, record, octets),
+        Execution::OneOfOthers => carrier(core).pieces.clear(),
+        Execution::LastOfOthers(Parcel { record, cargo }) => {
+            carrier(core).pieces.clear();
+            let own = carrier(core).own;
+            let pass = &mut Pass { core: &mut core.state, services };
+            execute(pass, own, &CarriedCall::decode(&record), &record, stream_of(cargo));
         }
     }
+}
 
-    #[inline]
-    fn handle_record(&mut self, from: ReactorId, record: &LaneRecord) {
-        match kind(record) {
-            SHORT_REPLY => {
-                let reply = ShortReply::of(record);
-                self.carrier().note_answer(from);
-                let is_done = self.carrier().broadcasts.is_empty()
-                    && (self.deliver_short(&reply)
-                        || self.answer_single(&reply.token, reply.is_service, reply.payload, None));
-                if !is_done {
-                    self.deliver_carried(from, record);
-                }
-            }
-            SINGLE_REPLY => {
-                self.carrier().note_answer(from);
-                if !self.deliver_single(from, &SingleReply::of(record)) {
-                    let (reply, place) = CarriedReply::decode(record);
-                    // None that others execute, too, has eligible results.
-                    self.deliver_in_turn(&reply, place, record, None);
-                }
-            }
-            PLAIN_CALL => self.execute_light(from, &LightCall::plain(record)),
-            WRITE_CALL | READ_CALL => self.execute_light(from, &LightCall::single(record)),
-            CALL => self.execute_carried(from, record),
-            REPLY => {
-                self.carrier().note_answer(from);
-                self.deliver_carried(from, record);
-            }
-            CALL_BACK | CALLED_BACK => self.take_carried_back(from, record),
-            TAKEN_OUT => self.carrier().note_answer(from),
-            other => unreachable!("a record of kind {other}"),
+/// Executes a Call of another reactor, or one of this reactor that all others have executed.
+fn execute<S: Services>(
+    pass: &mut Pass<'_, EngineState, S>,
+    from: ReactorId,
+    call: &CarriedCall,
+    record: &LaneRecord,
+    octets: Option<Box<[u8]>>,
+) {
+    let stream = octets_at(call.stream, record, octets.as_deref());
+    let mut items: SmallVec<[Placed; 1]> = SmallVec::new();
+    if !call.pieces.is_empty() {
+        let mut pieces = carrier(pass.core).pieces.drain(..);
+        items.extend(call.reduced.iter().zip(&call.pieces).map(|(reduced, count)| Placed {
+            pieces: pieces.by_ref().take(*count as usize).filter_map(as_buf).collect(),
+            len: reduced.len,
+        }));
+    }
+    let answering = Answering::new(from, call.token, call.peer.as_ref(), &call.room);
+    take_through_steps(pass, answering, call.local.as_ref(), (stream, &call.reduced), &mut items);
+}
+
+/// Takes a Call through its steps, at its home.
+#[inline(always)]
+fn take_through_steps<S: Services>(
+    pass: &mut Pass<'_, EngineState, S>,
+    mut answering: Answering<'_>,
+    local: Option<&IpAddr>,
+    (stream, reduced): (&[u8], &[Reduced]),
+    items: &mut [Placed],
+) {
+    let state = &mut *pass.core;
+    let Some(carrier) = state.carrier.as_deref() else { return };
+    let (own, now) = (carrier.own, state.now);
+    let Token { connection, slot, .. } = answering.wait_at(carrier.later_slot());
+    state.statistics.calls_executed_for_others += u64::from(answering.from != own);
+    let origin = Origin { connection, slot, peer: answering.peer, local, now };
+    let arrived = Arrived { origin, stream, reduced };
+    serve(pass, &mut answering, &arrived, items);
+}
+
+/// Hands another reactor's Reply to its connection: at once, or after the lanes were read if its data is large.
+#[inline(always)]
+fn deliver_in_turn<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    streams: &mut Option<Box<Streams>>,
+    reply: &CarriedReply,
+    place: Place,
+    record: &LaneRecord,
+    octets: Option<Box<[u8]>>,
+) {
+    if total_len(&carrier(core).pieces) >= LARGE_LEN {
+        return carrier(core).put_aside(record, octets);
+    }
+    deliver(core, connections, streams, reply, place, record, octets);
+}
+
+/// Hands another reactor's Reply to the connection that its Call came in on.
+fn deliver<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    streams: &mut Option<Box<Streams>>,
+    reply: &CarriedReply,
+    place: Place,
+    record: &LaneRecord,
+    octets: Option<Box<[u8]>>,
+) {
+    let payload = octets_at(place, record, octets.as_deref());
+    let mut pieces = std::mem::take(&mut carrier(core).pieces);
+    match reply.ending {
+        Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
+        // If the connection is gone, the Reply is not needed any more.
+        _ => {
+            _ = late::answer(core, connections, streams, reply.token, |out| {
+                out.carried(reply, payload, &mut pieces)
+            })
         }
     }
-
-    /// Takes in a Call to a client of this reactor, or how one ended that was carried from here.
-    #[cold]
-    fn take_carried_back(&mut self, from: ReactorId, record: &LaneRecord) {
-        let key = decode_key(record);
-        let now = self.core.now;
-        let attachment = self.carrier().unload_one(from);
-        self.carrier().send_taken_out(from);
-        match attachment {
-            Attachment::CallBack(call) => self.core.calls_back.accept_carried(from, key, *call, now),
-            Attachment::CalledBack(end) => self.core.calls_back.end(key, *end),
-            Attachment::Octets(_) | Attachment::Piece(_) | Attachment::Pieces(_) => {
-                unreachable!("octets and memory belong to Calls and Replies")
-            }
-        }
-    }
-
-    /// Executes another reactor's Call with one chunk or none.
-    #[inline]
-    fn execute_light(&mut self, from: ReactorId, call: &LightCall<'_>) {
-        let &LightCall { token, ref peer, inline_len_max, chunk, stream } = call;
-        let mut room = CarriedRoom { inline_len_max, ..CarriedRoom::default() };
-        let (mut reduced, mut data) = (None, None);
-        match chunk {
-            None => {}
-            Some(CarriedChunk::Write(len)) => room.write_chunks.push(len.into()),
-            Some(CarriedChunk::Read { position, len }) => {
-                reduced = Some(Reduced::read_chunk(0, position, len));
-                let piece = self.carrier().take_piece(from);
-                // Filled in place: it is large to move.
-                let placed = data.insert(Placed { pieces: PlacedPieces::new(), len });
-                placed.pieces.extend(as_buf(piece));
-            }
-        }
-        let answering = Answering::new(from, token, peer.as_ref(), &room);
-        self.serve(answering, None, (stream, reduced.as_slice()), data.as_mut_slice());
-    }
-
-    /// Executes another reactor's Call.
-    #[inline(never)]
-    fn execute_carried(&mut self, from: ReactorId, record: &LaneRecord) {
-        let call = CarriedCall::decode(record);
-        let pieces = call.pieces.iter().sum::<u32>() as usize;
-        let octets = self.carrier().unload(from, call.stream == Place::Attached, pieces);
-        self.execute(from, &call, record, octets);
-    }
-
-    /// Sends a Reply to a Call that was carried from where it arrived, and has no chunks, from where it leaves. `false`: it takes the
-    /// general way, and nothing happened.
-    #[inline]
-    fn deliver_short(&mut self, reply: &ShortReply<'_>) -> bool {
-        let Engine { core, connections, .. } = self;
-        let Some(found) = find(connections, reply.token.connection) else { return false };
-        let Some(serving) = found.serving.as_mut() else { return false };
-        if !serving.answer_kept(core, &reply.token, reply.is_service, reply.payload) {
-            return false;
-        }
-        core.state.ready.touch(found);
-        true
-    }
-
-    /// Sends a Reply with one result in one piece, which lies beside the record, unless it is large. `false`: it takes the general
-    /// way, and the piece is in the carrier's `pieces`.
-    #[inline]
-    fn deliver_single(&mut self, from: ReactorId, reply: &SingleReply<'_>) -> bool {
-        let Some(carrier) = self.core.state.carrier.as_deref_mut() else { return false };
-        let piece = carrier.take_piece(from);
-        if !carrier.broadcasts.is_empty() || piece.len() >= LARGE_LEN {
-            carrier.pieces.push(piece);
-            return false;
-        }
-        self.answer_single(&reply.token, reply.is_service, reply.payload, Some(piece))
-    }
-
-    /// Answers a Call with one chunk that was carried from where it arrived: with this payload, and with this result. `false`: it takes
-    /// the general way, and the result is in the carrier's `pieces`.
-    #[inline]
-    fn answer_single(
-        &mut self,
-        token: &Token,
-        is_service: bool,
-        payload: &[u8],
-        piece: Option<Shared>,
-    ) -> bool {
-        let Engine { core, connections, .. } = self;
-        let mut left = piece;
-        if let Some(found) = find(connections, token.connection)
-            && let Some(serving) = found.serving.as_mut()
-        {
-            match serving.answer_single(core, token, is_service, payload, &mut left) {
-                Ok(Served::Left) => {}
-                Ok(_) => {
-                    core.state.ready.touch(found);
-                    return true;
-                }
-                Err(reason) => {
-                    found.close(core, reason);
-                    return true;
-                }
-            }
-        }
-        if let Some(carrier) = &mut core.state.carrier {
-            carrier.pieces.extend(left);
-        }
-        false
-    }
-
-    /// Takes in what another reactor answered, the general way.
-    #[inline(never)]
-    fn deliver_carried(&mut self, from: ReactorId, record: &LaneRecord) {
-        let (reply, place) = CarriedReply::decode(record);
-        let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
-        let octets = self.carrier().unload(from, place == Place::Attached, pieces);
-        match self.carrier().note_execution(&reply.token) {
-            Execution::Only => self.deliver_in_turn(&reply, place, record, octets),
-            Execution::OneOfOthers => self.carrier().pieces.clear(),
-            Execution::LastOfOthers(Parcel { record, cargo }) => {
-                self.carrier().pieces.clear();
-                let own = self.carrier().own;
-                self.execute(own, &CarriedCall::decode(&record), &record, stream_of(cargo));
-            }
-        }
-    }
-
-    /// Executes another reactor's Call, or this one's as the last that does.
-    fn execute(
-        &mut self,
-        from: ReactorId,
-        call: &CarriedCall,
-        record: &LaneRecord,
-        octets: Option<Box<[u8]>>,
-    ) {
-        let stream = octets_at(call.stream, record, octets.as_deref());
-        let mut items: SmallVec<[Placed; 1]> = SmallVec::new();
-        if !call.pieces.is_empty() {
-            let mut pieces = self.carrier().pieces.drain(..);
-            items.extend(call.reduced.iter().zip(&call.pieces).map(|(reduced, count)| Placed {
-                pieces: pieces.by_ref().take(*count as usize).filter_map(as_buf).collect(),
-                len: reduced.len,
-            }));
-        }
-        let answering = Answering::new(from, call.token, call.peer.as_ref(), &call.room);
-        self.serve(answering, call.local.as_ref(), (stream, &call.reduced), &mut items);
-    }
-
-    /// Takes a Call through its steps, at its home.
-    #[inline(always)]
-    fn serve(
-        &mut self,
-        mut answering: Answering<'_>,
-        local: Option<&IpAddr>,
-        (stream, reduced): (&[u8], &[Reduced]),
-        items: &mut [Placed],
-    ) {
-        let Engine { core, services, .. } = self;
-        let state = &mut core.state;
-        let Some(carrier) = state.carrier.as_deref() else { return };
-        let (own, now) = (carrier.own, state.now);
-        let Token { connection, slot, .. } = answering.wait_at(carrier.later_slot());
-        state.statistics.calls_executed_for_others += u64::from(answering.from != own);
-        let origin = Origin { connection, slot, peer: answering.peer, local, now };
-        let arrived = Arrived { origin, stream, reduced };
-        serve(&mut Pass { core: state, services }, &mut answering, &arrived, items);
-    }
-
-    /// Hands another reactor's Reply to its connection: at once, or after the lanes were read if its data is large.
-    #[inline(always)]
-    fn deliver_in_turn(
-        &mut self,
-        reply: &CarriedReply,
-        place: Place,
-        record: &LaneRecord,
-        octets: Option<Box<[u8]>>,
-    ) {
-        if total_len(&self.carrier().pieces) >= LARGE_LEN {
-            return self.put_aside(record, octets);
-        }
-        self.deliver(reply, place, record, octets);
-    }
-
-    /// Keeps a Reply until the lanes were read.
-    #[cold]
-    fn put_aside(&mut self, record: &LaneRecord, octets: Option<Box<[u8]>>) {
-        let carrier = self.carrier();
-        let cargo = octets.into_iter().map(Attachment::Octets).collect();
-        let pieces = carrier.pieces.drain(..).collect();
-        carrier.waiting.push_back((Parcel { record: Box::new(record.clone()), cargo }, pieces));
-    }
-
-    /// Hands another reactor's Reply to the connection that its Call came in on.
-    fn deliver(
-        &mut self,
-        reply: &CarriedReply,
-        place: Place,
-        record: &LaneRecord,
-        octets: Option<Box<[u8]>>,
-    ) {
-        let payload = octets_at(place, record, octets.as_deref());
-        let mut pieces = std::mem::take(&mut self.carrier().pieces);
-        let Engine { core, connections, streams, .. } = self;
-        match reply.ending {
-            Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
-            // If the connection is gone, the Reply is not needed any more.
-            _ => {
-                _ = late::answer(core, connections, streams, reply.token, |out| {
-                    out.carried(reply, payload, &mut pieces)
-                })
-            }
-        }
-        pieces.clear();
-        self.carrier().pieces = pieces;
-    }
+    pieces.clear();
+    carrier(core).pieces = pieces;
 }
 
 /// How another reactor's answer ends a Call.

@@ -32,7 +32,7 @@
 //! the part of a pass that handles them, and `answering.rs` is where the home's answers go.
 
 mod answering;
-mod exchange;
+pub(crate) mod exchange;
 mod light;
 mod record;
 

@@ -10,17 +10,16 @@ use stag_proto::requester::{self, ExposedMemory, Requester, RequesterConfig};
 
 use crate::ConnectionId;
 use crate::client::offering::Lists;
-use crate::client::pulling::PullTable;
+use crate::client::pulling::{PullTable, PullTerms};
 use crate::client::reconnect::ClientPolicy;
 use crate::client::retransmission::Kept;
 use crate::client::slot::{CallKind, Ending, Slot, Stage};
-use crate::client::{
-    CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Credentials, ReplyMode, Request, Results,
-};
+use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, Chunks, CompletedCall, Request, Results};
 use crate::config::{EngineConfig, SEGMENTS_MAX, SPARE_RECEIVES};
 use crate::few::Few;
 use crate::state::{Core, EngineState};
 use crate::version2::ClientVersion2;
+use crate::version2::calling::end_version2;
 
 /// Octets of a header without chunks.
 pub(crate) const HEADER_LEN_MIN: u32 = stag_wire::rpcrdma::HEADER_LEN_MIN as u32;
@@ -150,6 +149,26 @@ impl Calling {
         self.version2.as_ref().is_none_or(|version2| version2.is_agreed())
     }
 
+    /// Pulls Replies of up to `len_max` octets from now on, as the connection agreed. Comes first on every connection.
+    pub(crate) fn pull_replies(&mut self, len_max: u32, terms: PullTerms) {
+        self.stop_pulling();
+        if terms.replies_max > 0 && len_max > 0 {
+            self.requester.set_pull_limit(len_max);
+            self.pulls = Some(Box::new(PullTable::new(self.slots.len(), terms)));
+        }
+    }
+
+    /// The connection is gone, and the memory of its pulls is back.
+    pub(crate) fn stop_pulling(&mut self) {
+        self.pulls = None;
+        self.pulls_waiting = 0;
+    }
+
+    /// Sets the number of Receives to that of version 1, for this connection or the next one.
+    pub(crate) fn receive_as_version1(&mut self) {
+        self.receives_max = self.requester.window().requested() + SPARE_RECEIVES;
+    }
+
     /// Octets of heap of its tables, for `reverse_credits` reverse credits.
     pub(crate) fn reverse_footprint(reverse_credits: u32) -> usize {
         let slots = reverse_credits * 2;
@@ -219,6 +238,27 @@ impl Calling {
         self.receives_posted >= replies
     }
 
+    /// Posts Receives until there are as many as version 2 may need. It does nothing for version 1.
+    #[cold]
+    pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        if let Some(version2) = &mut self.version2 {
+            version2.post_receives(core, id, &mut self.receives_posted);
+        }
+    }
+
+    /// Posts Receives as [`Calling::post_divided`] does. Returns whether there are enough, not yet promised, for a Reply of this
+    /// number of transmissions.
+    pub(crate) fn provide_receives_for<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        transmissions: u32,
+    ) -> bool {
+        self.post_divided(core, id);
+        let Some(version2) = &self.version2 else { return true };
+        self.receives_posted >= version2.promised + transmissions
+    }
+
     /// Gives up a Call, with `error` as its end.
     pub(crate) fn cancel<P: Provider>(
         &mut self,
@@ -245,7 +285,9 @@ impl Calling {
             Stage::Unsent => {
                 slot.message = None;
                 self.unsent -= 1;
-                self.forget_version2(call);
+                if let Some(version2) = &mut self.version2 {
+                    version2.forget_unsent(&mut self.requester, call);
+                }
                 self.requester.abandon(call)
             }
             Stage::Interrupted => {
@@ -300,17 +342,7 @@ impl Calling {
             let is_gone = self.outstanding == 0 && core.now >= due.saturating_add(policy.answer_within);
             return if is_gone { Liveness::Gone } else { Liveness::Presumed };
         }
-        let request = Request {
-            program: policy.program,
-            version: policy.version,
-            procedure: 0,
-            credentials: Credentials::None,
-            user: 0,
-            timeout: policy.answer_within,
-            results_len_max: 0,
-            retransmit: false,
-            reply_mode: ReplyMode::Auto,
-        };
+        let request = Request::null(policy.program, policy.version, policy.answer_within);
         let made = self.make(core, id, &request, &mut Chunks::default(), CallKind::KeepAlive, |_| Ok(()));
         core.statistics.keep_alives += u64::from(made.is_ok());
         Liveness::Presumed
@@ -364,7 +396,7 @@ impl Calling {
 
     /// The connection is gone, and all memory is back: every Call ends now.
     pub(crate) fn close<P: Provider>(mut self, core: &mut Core<P>) {
-        self.end_version2();
+        end_version2(&mut self);
         let slots = &mut self.slots;
         let mut over: Vec<requester::RequesterCallId> = Vec::new();
         self.requester.handle_disconnect(|call, outcome| {

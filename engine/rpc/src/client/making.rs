@@ -9,7 +9,7 @@
 
 use stag_fabric::{Exposed, PostError, Provider, Refused, SendRequest};
 use stag_memory::{Buf, Shared};
-use stag_proto::plan::{CallForm, Shape};
+use stag_proto::plan::{CallForm, PlanError, Shape};
 use stag_proto::requester;
 use stag_wire::rpc::{CallHeader, OpaqueAuth, flavor};
 use stag_wire::rpcrdma::{ReadSegment, SINGLE_LEN, Segment, SingleChunk};
@@ -17,12 +17,13 @@ use stag_wire::xdr::{Overflow, Writer};
 
 use crate::ConnectionId;
 use crate::client::calling::{Calling, HEADER_LEN_MIN, Positions};
-use crate::client::offering::{WriteCounts, segment, write_buf};
+use crate::client::offering::{WriteCounts, emit_chunks, segment, write_buf};
 use crate::client::slot::{CallKind, CallMemory, Ending, Stage, Written};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, CallId, CallRefused, Chunks, Credentials, Request};
+use crate::security::client::make_sealed;
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::{Core, EngineState};
-use crate::version2::making::{EncodedCall, Made};
+use crate::version2::making::{EncodedCall, Made, make_group, make_lone};
 
 /// Octets of an accepted RPC Reply before its results: xid, type, status, an empty verifier, status. An error
 /// reply is no longer than this but for PROG_MISMATCH's and RPC_MISMATCH's two words.
@@ -230,12 +231,8 @@ impl Calling {
     /// chunk.
     #[cold]
     fn leave_reply(&mut self, making: &Making<'_>) -> bool {
-        let len_max = making.reply_payload_len_max();
-        let is_left = self.relies_on_pull(making.request.reply_mode, len_max);
-        if is_left {
-            self.limit_pull(making.call, len_max);
-        }
-        is_left
+        let (mode, len_max) = (making.request.reply_mode, making.reply_payload_len_max());
+        self.pulls.as_mut().is_some_and(|pulls| pulls.leave_reply(making.call, mode, len_max))
     }
 
     /// Makes a Call that was begun, with one Read chunk of one piece or one Write chunk of one segment, and with a
@@ -255,7 +252,7 @@ impl Calling {
         let reply_len = making.reply_payload_len_max().saturating_add(reply_header_len);
         if reply_len > self.requester.parameters().reply_threshold || self.exposed >= self.exposures_max {
             return if self.version2.is_some() {
-                self.make_lone(core, making, chunks, encode)
+                make_lone(self, core, making, chunks, encode)
             } else {
                 Ok(false)
             };
@@ -415,7 +412,7 @@ impl Calling {
         encode: &Encoder<'_>,
     ) -> Result<(), CallRefused> {
         if let Credentials::Own(sealer) = making.request.credentials {
-            return self.make_sealed(core, making, chunks, (sealer, encode));
+            return make_sealed(self, core, making, chunks, (sealer, encode));
         }
         self.make_in_buffer(core, making, chunks, &|writer| making.write_payload(writer, encode))
     }
@@ -476,7 +473,7 @@ impl Calling {
             };
             let reply_payload_len_max = shape.reply_payload_len_max;
             let encoded = EncodedCall { payload, positions: &positions, reply_payload_len_max };
-            match self.make_group(core, making, chunks, &encoded) {
+            match make_group(self, core, making, chunks, &encoded) {
                 Made::Yes => return Ok(()),
                 Made::Refused(refused) => return Err(refused),
                 Made::No if !self.provide_receives_for(core, id, 1) => return Err(CallRefused::NoMemory),
@@ -513,6 +510,36 @@ impl Calling {
         }
         core.statistics.calls_sent += 1;
         Ok(())
+    }
+
+    /// Decides the form of a Call with chunk lists, in the version that the connection speaks.
+    pub(crate) fn plan(&self, shape: &Shape<'_>) -> Result<CallForm, PlanError> {
+        match &self.version2 {
+            None => self.requester.plan(shape),
+            Some(version2) => {
+                version2.requester2.plan(&self.requester, &version2.peer, &version2.own_for_base(), shape)
+            }
+        }
+    }
+
+    /// Writes the header of a Call with the chunks of `self.lists`, in the version that the connection speaks.
+    pub(crate) fn emit_planned(
+        &mut self,
+        call: requester::RequesterCallId,
+        form: &CallForm,
+        counts: &[u32],
+        out: &mut [u8],
+    ) -> Result<usize, requester::EmitError> {
+        let Some(version2) = &mut self.version2 else {
+            return emit_chunks(&self.lists, counts, |lists| {
+                self.requester.emit_call(call, form, lists, out)
+            });
+        };
+        version2.promised += 1;
+        let requester = &mut self.requester;
+        emit_chunks(&self.lists, counts, |lists| {
+            version2.requester2.emit_call(requester, call, form, lists, out)
+        })
     }
 
     /// Exposes the memory of a Call with chunk lists, writes its header, and posts it, for the first time or again.
@@ -661,8 +688,8 @@ impl Calling {
             return;
         }
         slot.enter(Stage::Ending(Ending::Failed(error)));
-        if complete {
-            self.forget_version2(call);
+        if complete && let Some(version2) = &mut self.version2 {
+            version2.forget_unsent(&mut self.requester, call);
         }
         let memory = self.requester.abandon(call);
         self.settle(core, id, call, memory);

@@ -65,6 +65,23 @@ pub struct Request<'a> {
     pub retransmit: bool,
 }
 
+impl Request<'static> {
+    /// A Call of procedure 0, which has neither arguments nor results: whether the server answers is all that counts.
+    pub(crate) fn null(program: u32, version: u32, timeout: Duration) -> Request<'static> {
+        Request {
+            program,
+            version,
+            procedure: 0,
+            credentials: Credentials::None,
+            user: 0,
+            timeout,
+            results_len_max: 0,
+            reply_mode: ReplyMode::Chunk,
+            retransmit: false,
+        }
+    }
+}
+
 /// Who provides the memory of a Reply that does not fit inline.
 ///
 /// The server can where both ends have reliable reply switched on ([`EngineConfig::pull_len_max`](crate::EngineConfig::pull_len_max)

@@ -96,253 +96,242 @@ fn parts(message: &[u8]) -> ArrayVec<ReadPart, READ_PARTS_MAX> {
     parts
 }
 
-impl Calling {
-    /// Pulls Replies from now on, as was agreed on the connection. The first thing on every connection.
-    pub(crate) fn pull_replies(&mut self, len_max: u32, terms: PullTerms) {
-        self.stop_pulling();
-        if terms.replies_max == 0 || len_max == 0 {
-            return;
-        }
-        // Each answers a Call of ours. More of them wait for the send queue, which has room for that.
-        let count = usize::from(terms.replies_max).min(2 * self.slots.len());
-        self.requester.set_pull_limit(len_max);
-        self.pulls = Some(Box::new(PullTable {
+impl PullTable {
+    /// A table for a client half with this number of slots. `terms` must allow at least one Reply.
+    pub(crate) fn new(slots: usize, terms: PullTerms) -> PullTable {
+        // Each Reply answers a Call of ours. Further ones wait for the send queue, which has room for that.
+        let count = usize::from(terms.replies_max).min(2 * slots);
+        PullTable {
             entries: (0..count).map(|_| None).collect(),
-            limits: vec![(0, 0); self.slots.len()].into_boxed_slice(),
+            limits: vec![(0, 0); slots].into_boxed_slice(),
             invalidates: terms.invalidates,
-        }));
+        }
     }
 
-    /// Whether exposed Replies are pulled on the connection.
-    pub(crate) fn pulls_replies(&self) -> bool {
-        self.pulls.is_some()
-    }
-
-    /// The connection is gone, and what was being read came back.
-    pub(crate) fn stop_pulling(&mut self) {
-        self.pulls = None;
-        self.pulls_waiting = 0;
-    }
-
-    /// Whether a Call that wants this, and whose Reply has `len_max` octets at most, offers no Reply chunk for
-    /// it.
-    pub(crate) fn relies_on_pull(&self, mode: ReplyMode, len_max: u32) -> bool {
-        self.pulls.is_some()
-            && match mode {
-                ReplyMode::Auto => len_max as usize > LONG_REPLY_LEN_MAX,
-                ReplyMode::Chunk => false,
-                ReplyMode::Responder => true,
-            }
-    }
-
-    /// Remembers what the caller of a Call takes that offers no Reply chunk.
-    pub(crate) fn limit_pull(&mut self, call: requester::RequesterCallId, len_max: u32) {
-        if let Some(limit) = self.pulls.as_mut().and_then(|pulls| pulls.limits.get_mut(call.index())) {
+    /// Leaves the Reply of a Call to the server, and notes that the caller takes `len_max` octets. `false`: a Call of this mode
+    /// offers a Reply chunk for so long a Reply.
+    pub(crate) fn leave_reply(
+        &mut self,
+        call: requester::RequesterCallId,
+        mode: ReplyMode,
+        len_max: u32,
+    ) -> bool {
+        let is_left = match mode {
+            ReplyMode::Auto => len_max as usize > LONG_REPLY_LEN_MAX,
+            ReplyMode::Chunk => false,
+            ReplyMode::Responder => true,
+        };
+        if is_left && let Some(limit) = self.limits.get_mut(call.index()) {
             *limit = (call.xid(), len_max);
         }
+        is_left
     }
+}
 
-    /// Takes in a Reply that the server exposed, in `message`. `chunk_lens`: the octets in each Write chunk. `Err`: the connection
-    /// has to end.
-    #[cold]
-    pub(super) fn take_exposed<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        (xid, pulled): (u32, Pulled),
-        message: Buf,
-        chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
-        (invalidated, exposed): (Option<Handle>, &mut Option<Exposed>),
-    ) -> Result<(), &'static str> {
-        let Some(pulls) = self.pulls.as_deref_mut() else {
-            return Err("it exposed a Reply, which was not agreed on (RR-P-1)");
-        };
-        let Some(index) = pulls.entries.iter().position(Option::is_none) else {
-            return Err("it exposed more Replies than it said that it would (RR-P-8)");
-        };
-        let handle = parts(&message).first().map(|part| part.source.handle);
-        let progress = Progress::Telling;
-        let mut entry = Pulling { xid, call: None, len: 0, handle, message, progress, error: None };
-        let (call, memory) = match pulled {
-            Pulled::Pull { call, len, memory } => {
-                (entry.call, entry.len, entry.progress) = (Some(call), len, Progress::Hungry(core.now));
-                let (limited, limit) = pulls.limits[call.index()];
-                if limited == xid && len > limit {
-                    entry.progress = Progress::Telling;
-                    entry.error = Some(CallError::ReplyTooLong { len: len.into(), limit });
-                }
-                pulls.entries[index] = Some(entry);
-                self.pulls_waiting += 1;
-                if !self.note_answered(call) {
-                    core.fault(self.name, "a Call that waits for its Reply is over");
-                }
-                let slot = &mut self.slots[call.index()];
-                slot.chunk_lens = chunk_lens;
-                slot.enter(Stage::Pulling);
-                (Some(call), memory)
+/// Takes in a Reply that the server exposed, in `message`. `chunk_lens`: the octets in each Write chunk. `Err`: the connection
+/// has to end.
+#[cold]
+pub(super) fn take_exposed<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    (xid, pulled): (u32, Pulled),
+    message: Buf,
+    chunk_lens: [u32; CLIENT_SEGMENTS_MAX],
+    (invalidated, exposed): (Option<Handle>, &mut Option<Exposed>),
+) -> Result<(), &'static str> {
+    let Some(pulls) = calling.pulls.as_deref_mut() else {
+        return Err("it exposed a Reply, which was not agreed on (RR-P-1)");
+    };
+    let Some(index) = pulls.entries.iter().position(Option::is_none) else {
+        return Err("it exposed more Replies than it said that it would (RR-P-8)");
+    };
+    let handle = parts(&message).first().map(|part| part.source.handle);
+    let progress = Progress::Telling;
+    let mut entry = Pulling { xid, call: None, len: 0, handle, message, progress, error: None };
+    let (call, memory) = match pulled {
+        Pulled::Pull { call, len, memory } => {
+            (entry.call, entry.len, entry.progress) = (Some(call), len, Progress::Hungry(core.now));
+            let (limited, limit) = pulls.limits[call.index()];
+            if limited == xid && len > limit {
+                entry.progress = Progress::Telling;
+                entry.error = Some(CallError::ReplyTooLong { len: len.into(), limit });
             }
-            Pulled::Tell { call, failure, memory } => {
-                pulls.entries[index] = Some(entry);
-                self.pulls_waiting += 1;
-                if let (Some(call), Some(failure)) = (call, failure) {
-                    let error = match failure {
-                        CallFailure::Length { len, limit } => CallError::ReplyTooLong { len, limit },
-                        _ => CallError::BadReply,
-                    };
-                    self.end_answered(core, call, Ending::Failed(error));
-                }
-                (call, memory)
+            pulls.entries[index] = Some(entry);
+            calling.pulls_waiting += 1;
+            if !calling.note_answered(call) {
+                core.fault(calling.name, "a Call that waits for its Reply is over");
             }
-        };
-        if let Some(call) = call {
-            self.exposed -= self.slots[call.index()].take_back(invalidated, exposed.take());
-            self.settle(core, id, call, memory);
+            let slot = &mut calling.slots[call.index()];
+            slot.chunk_lens = chunk_lens;
+            slot.enter(Stage::Pulling);
+            (Some(call), memory)
         }
-        self.go_on_pulling(core, id, index);
-        Ok(())
-    }
-
-    /// Goes on with all pulls that wait for memory, or for room in the send queue. Returns how many of them wait no more.
-    #[cold]
-    pub(super) fn resume_pulls<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
-        let waited = self.pulls_waiting;
-        for index in 0..self.pulls.as_ref().map_or(0, |pulls| pulls.entries.len()) {
-            self.go_on_pulling(core, id, index);
+        Pulled::Tell { call, failure, memory } => {
+            pulls.entries[index] = Some(entry);
+            calling.pulls_waiting += 1;
+            if let (Some(call), Some(failure)) = (call, failure) {
+                let error = match failure {
+                    CallFailure::Length { len, limit } => CallError::ReplyTooLong { len, limit },
+                    _ => CallError::BadReply,
+                };
+                calling.end_answered(core, call, Ending::Failed(error));
+            }
+            (call, memory)
         }
-        waited.saturating_sub(self.pulls_waiting) as usize
+    };
+    if let Some(call) = call {
+        calling.exposed -= calling.slots[call.index()].take_back(invalidated, exposed.take());
+        calling.settle(core, id, call, memory);
     }
+    go_on_pulling(calling, core, id, index);
+    Ok(())
+}
 
-    /// Goes on with one pull as far as it can.
-    fn go_on_pulling<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) {
-        let Some(pulls) = self.pulls.as_deref_mut() else { return };
-        let Some(entry) = pulls.entries.get_mut(index).and_then(Option::as_mut) else { return };
-        loop {
-            match std::mem::replace(&mut entry.progress, Progress::Telling) {
-                Progress::Hungry(since) => {
-                    let is_wanted = |call: requester::RequesterCallId| {
-                        matches!(self.slots[call.index()].stage(), Stage::Pulling)
-                    };
-                    if !entry.call.is_some_and(is_wanted) {
-                        // It was cancelled, or its time is over.
-                        continue;
-                    }
-                    let (len, payload) = (entry.len as usize, &core.pools.payload);
-                    if let Some(mut buf) = payload.take_len(len) {
-                        buf.set_len(len);
-                        entry.progress = Progress::Ready(buf);
-                    } else if len <= payload.units() * payload.unit_len()
-                        && core.now < since.saturating_add(PATIENCE)
-                    {
-                        entry.progress = Progress::Hungry(since);
-                        return;
-                    } else {
-                        entry.error = Some(CallError::NoMemory { len: entry.len });
-                    }
+/// Goes on with all pulls that wait for memory, or for room in the send queue. Returns how many of them wait no more.
+#[cold]
+pub(super) fn resume_pulls<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+) -> usize {
+    let waited = calling.pulls_waiting;
+    for index in 0..calling.pulls.as_ref().map_or(0, |pulls| pulls.entries.len()) {
+        go_on_pulling(calling, core, id, index);
+    }
+    waited.saturating_sub(calling.pulls_waiting) as usize
+}
+
+/// Goes on with one pull as far as it can.
+fn go_on_pulling<P: Provider>(calling: &mut Calling, core: &mut Core<P>, id: ConnectionId, index: usize) {
+    let Some(pulls) = calling.pulls.as_deref_mut() else { return };
+    let Some(entry) = pulls.entries.get_mut(index).and_then(Option::as_mut) else { return };
+    loop {
+        match std::mem::replace(&mut entry.progress, Progress::Telling) {
+            Progress::Hungry(since) => {
+                let is_wanted = |call: requester::RequesterCallId| {
+                    matches!(calling.slots[call.index()].stage(), Stage::Pulling)
+                };
+                if !entry.call.is_some_and(is_wanted) {
+                    // It was cancelled, or its time is over.
+                    continue;
                 }
-                Progress::Ready(target) => {
-                    let request = ReadRequest { id: PULL_READ | index as u64, target };
-                    match core.provider.post_read(id, request, &parts(&entry.message)) {
-                        Ok(()) => {
-                            entry.progress = Progress::Reading;
-                            self.pulls_waiting -= 1;
-                            core.state.read_posted = true;
-                            return;
-                        }
-                        Err(refused) if refused.error == PostError::Full => {
-                            entry.progress = Progress::Ready(refused.request.target);
-                            return;
-                        }
-                        Err(refused) => entry.error = Some(CallError::NotPosted(refused.error)),
-                    }
-                }
-                Progress::Reading => {
-                    entry.progress = Progress::Reading;
+                let (len, payload) = (entry.len as usize, &core.pools.payload);
+                if let Some(mut buf) = payload.take_len(len) {
+                    buf.set_len(len);
+                    entry.progress = Progress::Ready(buf);
+                } else if len <= payload.units() * payload.unit_len()
+                    && core.now < since.saturating_add(PATIENCE)
+                {
+                    entry.progress = Progress::Hungry(since);
                     return;
+                } else {
+                    entry.error = Some(CallError::NoMemory { len: entry.len });
                 }
-                Progress::Telling => break,
             }
-        }
-        let (call, error) = (entry.call.take(), entry.error.unwrap_or(CallError::BadReply));
-        self.tell(core, id, index);
-        if let Some(call) = call {
-            self.end_pull(core, id, call, Err(error));
+            Progress::Ready(target) => {
+                let request = ReadRequest { id: PULL_READ | index as u64, target };
+                match core.provider.post_read(id, request, &parts(&entry.message)) {
+                    Ok(()) => {
+                        entry.progress = Progress::Reading;
+                        calling.pulls_waiting -= 1;
+                        core.state.read_posted = true;
+                        return;
+                    }
+                    Err(refused) if refused.error == PostError::Full => {
+                        entry.progress = Progress::Ready(refused.request.target);
+                        return;
+                    }
+                    Err(refused) => entry.error = Some(CallError::NotPosted(refused.error)),
+                }
+            }
+            Progress::Reading => {
+                entry.progress = Progress::Reading;
+                return;
+            }
+            Progress::Telling => break,
         }
     }
+    let (call, error) = (entry.call.take(), entry.error.unwrap_or(CallError::BadReply));
+    tell(calling, core, id, index);
+    if let Some(call) = call {
+        end_pull(calling, core, id, call, Err(error));
+    }
+}
 
-    /// A Read that pulls a Reply is done. `Err`: a defect of this engine.
-    #[cold]
-    pub(crate) fn pull_done<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        read: FinishedRead,
-    ) -> Result<(), CloseReason> {
-        let FinishedRead { request, buf, result } = read;
-        let index = (request & !PULL_READ) as usize;
-        let pulls = self.pulls.as_deref_mut();
-        let entry = pulls.and_then(|pulls| pulls.entries.get_mut(index)).and_then(Option::as_mut);
-        let Some(entry) = entry.filter(|entry| matches!(entry.progress, Progress::Reading)) else {
-            return Err(fault("a Reply is read that is not being pulled"));
+/// A Read that pulls a Reply is done. `Err`: a defect of this engine.
+#[cold]
+pub(crate) fn pull_done<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    read: FinishedRead,
+) -> Result<(), CloseReason> {
+    let FinishedRead { request, buf, result } = read;
+    let index = (request & !PULL_READ) as usize;
+    let pulls = calling.pulls.as_deref_mut();
+    let entry = pulls.and_then(|pulls| pulls.entries.get_mut(index)).and_then(Option::as_mut);
+    let Some(entry) = entry.filter(|entry| matches!(entry.progress, Progress::Reading)) else {
+        return Err(fault("a Reply is read that is not being pulled"));
+    };
+    if result.is_err() {
+        // The connection is ending, with everything in it.
+        return Ok(());
+    }
+    entry.progress = Progress::Telling;
+    calling.pulls_waiting += 1;
+    core.statistics.read_bytes += buf.len() as u64;
+    core.statistics.replies_pulled += 1;
+    let call = entry.call.take();
+    tell(calling, core, id, index);
+    if let Some(call) = call {
+        end_pull(calling, core, id, call, Ok(buf));
+    }
+    Ok(())
+}
+
+/// The Payload stream of a Call's Reply is here, or never will be.
+fn end_pull<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: requester::RequesterCallId,
+    pulled: Result<Buf, CallError>,
+) {
+    let slot = &mut calling.slots[call.index()];
+    // Else it is over for its user.
+    if matches!(slot.stage(), Stage::Pulling) {
+        let ending = match pulled {
+            Ok(payload) if call.is_reply(&payload) => {
+                slot.message = Some(payload);
+                core.statistics.replies_received += 1;
+                Ending::Inline(0)
+            }
+            Ok(_) => Ending::Failed(CallError::BadReply),
+            Err(error) => Ending::Failed(error),
         };
-        if result.is_err() {
-            // The connection is ending, with everything in it.
-            return Ok(());
-        }
-        entry.progress = Progress::Telling;
-        self.pulls_waiting += 1;
-        core.statistics.read_bytes += buf.len() as u64;
-        core.statistics.replies_pulled += 1;
-        let call = entry.call.take();
-        self.tell(core, id, index);
-        if let Some(call) = call {
-            self.end_pull(core, id, call, Ok(buf));
-        }
-        Ok(())
+        slot.enter(Stage::Ending(ending));
     }
+    let memory = calling.requester.handle_pulled(call);
+    calling.settle(core, id, call, memory);
+}
 
-    /// The Payload stream of a Call's Reply is here, or never will be.
-    fn end_pull<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: requester::RequesterCallId,
-        pulled: Result<Buf, CallError>,
-    ) {
-        let slot = &mut self.slots[call.index()];
-        // Else it is over for its user.
-        if matches!(slot.stage(), Stage::Pulling) {
-            let ending = match pulled {
-                Ok(payload) if call.is_reply(&payload) => {
-                    slot.message = Some(payload);
-                    core.statistics.replies_received += 1;
-                    Ending::Inline(0)
-                }
-                Ok(_) => Ending::Failed(CallError::BadReply),
-                Err(error) => Ending::Failed(error),
-            };
-            slot.enter(Stage::Ending(ending));
+/// Sends the RDMA_DONE of a Reply.
+fn tell<P: Provider>(calling: &mut Calling, core: &mut Core<P>, id: ConnectionId, index: usize) {
+    let Some(pulls) = calling.pulls.as_deref_mut() else { return };
+    let Some(mut entry) = pulls.entries.get_mut(index).and_then(Option::take) else { return };
+    let mut message = entry.message;
+    message.set_len(DONE_LEN);
+    let emitted = calling.requester.emit_done(entry.xid, &mut message);
+    debug_assert_eq!(emitted, Ok(DONE_LEN), "a message buffer holds an RDMA_DONE");
+    let invalidate = entry.handle.filter(|_| pulls.invalidates);
+    let request = SendRequest { id: 0, buf: message, invalidate, signaled: false };
+    match core.post_send(id, request) {
+        Err(refused) if refused.error == PostError::Full => {
+            entry.message = refused.request.buf;
+            pulls.entries[index] = Some(entry);
         }
-        let memory = self.requester.handle_pulled(call);
-        self.settle(core, id, call, memory);
-    }
-
-    /// Sends the RDMA_DONE of a Reply.
-    fn tell<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, index: usize) {
-        let Some(pulls) = self.pulls.as_deref_mut() else { return };
-        let Some(mut entry) = pulls.entries.get_mut(index).and_then(Option::take) else { return };
-        let mut message = entry.message;
-        message.set_len(DONE_LEN);
-        let emitted = self.requester.emit_done(entry.xid, &mut message);
-        debug_assert_eq!(emitted, Ok(DONE_LEN), "a message buffer holds an RDMA_DONE");
-        let invalidate = entry.handle.filter(|_| pulls.invalidates);
-        let request = SendRequest { id: 0, buf: message, invalidate, signaled: false };
-        match core.post_send(id, request) {
-            Err(refused) if refused.error == PostError::Full => {
-                entry.message = refused.request.buf;
-                pulls.entries[index] = Some(entry);
-            }
-            // Refused for another reason, the connection is ending.
-            _ => self.pulls_waiting -= 1,
-        }
+        // Refused for another reason, the connection is ending.
+        _ => calling.pulls_waiting -= 1,
     }
 }

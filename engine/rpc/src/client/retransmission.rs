@@ -18,11 +18,12 @@ use crate::ConnectionId;
 use crate::client::calling::{Calling, Positions};
 use crate::client::making::{PlannedCall, Unsent};
 use crate::client::offering::WriteCounts;
-use crate::client::pulling::PullTerms;
+use crate::client::pulling::{PullTerms, resume_pulls};
 use crate::client::slot::{CallMemory, Ending, Stage};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Chunks, ReplyMode};
 use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::state::Core;
+use crate::version2::calling::end_version2;
 
 /// What is kept of a Call to send it again.
 #[derive(Debug, Default)]
@@ -87,7 +88,7 @@ impl Calling {
     /// The connection is gone, and all memory is back; there may be another. Calls that are kept wait for it, the
     /// others end.
     pub(crate) fn interrupt<P: Provider>(&mut self, core: &mut Core<P>) {
-        self.end_version2();
+        end_version2(self);
         self.receives_posted = 0;
         self.unsent = 0;
         self.stop_pulling();
@@ -153,11 +154,13 @@ impl Calling {
     #[cold]
     pub(crate) fn resume<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> usize {
         let mut count = 0;
-        if self.version2.is_some() && !self.post_outbox(core, id) {
+        if let Some(version2) = &mut self.version2
+            && !version2.post_outbox(core, id, &mut self.unsent)
+        {
             return 0;
         }
         if self.pulls_waiting > 0 {
-            count += self.resume_pulls(core, id);
+            count += resume_pulls(self, core, id);
         }
         for index in 0..self.slots.len() {
             if self.unsent == 0 {
@@ -214,12 +217,9 @@ impl Calling {
         if self.requester.window().available() == 0 || !has_receives {
             return false;
         }
-        let (kept, len_max) = (&self.kept[index], self.kept[index].reply_payload_len_max);
-        let relies_on_pull = self.relies_on_pull(kept.reply_mode, len_max);
-        if relies_on_pull {
-            self.limit_pull(call, len_max);
-        }
         let (slot, kept) = (&self.slots[index], &self.kept[index]);
+        let (mode, len_max) = (kept.reply_mode, kept.reply_payload_len_max);
+        let leaves_reply = self.pulls.as_mut().is_some_and(|pulls| pulls.leave_reply(call, mode, len_max));
         let counts = WriteCounts::of(slot.written.iter().map(|part| part.chunk));
         let mut shape = Shape {
             // What went as a Long Call goes as one again: its Payload is there, in memory that can be exposed.
@@ -227,7 +227,7 @@ impl Calling {
             prefer_long_call: kept.long.is_some(),
             read_segments: kept.reads.len() as u32,
             write_chunks: counts.as_slice(),
-            reply_payload_len_max: if relies_on_pull { 0 } else { len_max },
+            reply_payload_len_max: if leaves_reply { 0 } else { len_max },
             long_call_segments: 1,
             reply_chunk_segments: 1,
         };

@@ -14,6 +14,7 @@ use stag_wire::xdr::Reader;
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
+use crate::client::pulling::take_exposed;
 use crate::client::slot::{Ending, Slot, Stage, results_start};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError, Results};
 use crate::fault::fault;
@@ -273,7 +274,8 @@ impl Calling {
                 self.settle_returned(core, id, (call, memory), (invalidated, exposed));
             }
             ReplyOutcome::Exposed { xid, pulled, chunk_lens } => {
-                return self.take_exposed(
+                return take_exposed(
+                    self,
                     core,
                     id,
                     (xid, pulled),

@@ -156,49 +156,47 @@ impl AwaitedSeal {
     }
 }
 
-impl Calling {
-    /// Seals a Call that was begun, and makes it in a buffer. An error: nothing was exposed or sent.
-    #[cold]
-    pub(crate) fn make_sealed<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        making: &Making<'_>,
-        chunks: &mut Chunks,
-        (sealer, encode): (&dyn CallSealer, &Encoder<'_>),
-    ) -> Result<(), CallRefused> {
-        let is_protected = sealer.protects_body();
-        if is_protected && !chunks.is_empty() {
-            return Err(CallRefused::Protected);
-        }
-        let mut arguments = if is_protected { encoded(encode)? } else { Vec::new() };
-        let Request { program, version, procedure, .. } = *making.request;
-        let (call, xid) = (making.call, making.call.xid());
-        let to_seal = CallToSeal { xid, program, version, procedure };
-        let SealedHeader { credential, verifier, opener } = sealer.seal(to_seal, &mut arguments);
-        let (credential, verifier) = (credential.as_opaque(), verifier.as_opaque());
-        let header = CallHeader { xid, program, version, procedure, credential, verifier };
-        let write = |writer: &mut Writer<'_>| {
-            header.emit(writer)?;
-            if is_protected { writer.opaque_fixed(&arguments) } else { encode(writer) }
-        };
-        let growth = sealer.reply_growth_max();
-        let request = Request {
-            results_len_max: making.request.results_len_max.saturating_add(growth),
-            retransmit: false,
-            ..*making.request
-        };
-        let making = Making { request: &request, ..*making };
-        self.slots[call.index()].sealed = Some(Box::new(AwaitedSeal { opener, opened: None }));
-        let made = self.make_in_buffer(core, &making, chunks, &write);
-        let slot = &mut self.slots[call.index()];
-        // It may be over already: the fabric took nothing.
-        if made.is_ok() && !matches!(slot.stage(), Stage::Free) {
-            slot.kind = CallKind::Sealed;
-        } else {
-            slot.sealed = None;
-        }
-        made
+/// Seals a Call that was begun, and makes it in a buffer. An error: nothing was exposed or sent.
+#[cold]
+pub(crate) fn make_sealed<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    making: &Making<'_>,
+    chunks: &mut Chunks,
+    (sealer, encode): (&dyn CallSealer, &Encoder<'_>),
+) -> Result<(), CallRefused> {
+    let is_protected = sealer.protects_body();
+    if is_protected && !chunks.is_empty() {
+        return Err(CallRefused::Protected);
     }
+    let mut arguments = if is_protected { encoded(encode)? } else { Vec::new() };
+    let Request { program, version, procedure, .. } = *making.request;
+    let (call, xid) = (making.call, making.call.xid());
+    let to_seal = CallToSeal { xid, program, version, procedure };
+    let SealedHeader { credential, verifier, opener } = sealer.seal(to_seal, &mut arguments);
+    let (credential, verifier) = (credential.as_opaque(), verifier.as_opaque());
+    let header = CallHeader { xid, program, version, procedure, credential, verifier };
+    let write = |writer: &mut Writer<'_>| {
+        header.emit(writer)?;
+        if is_protected { writer.opaque_fixed(&arguments) } else { encode(writer) }
+    };
+    let growth = sealer.reply_growth_max();
+    let request = Request {
+        results_len_max: making.request.results_len_max.saturating_add(growth),
+        retransmit: false,
+        ..*making.request
+    };
+    let making = Making { request: &request, ..*making };
+    calling.slots[call.index()].sealed = Some(Box::new(AwaitedSeal { opener, opened: None }));
+    let made = calling.make_in_buffer(core, &making, chunks, &write);
+    let slot = &mut calling.slots[call.index()];
+    // It may be over already: the fabric took nothing.
+    if made.is_ok() && !matches!(slot.stage(), Stage::Free) {
+        slot.kind = CallKind::Sealed;
+    } else {
+        slot.sealed = None;
+    }
+    made
 }
 
 /// Arguments, encoded.

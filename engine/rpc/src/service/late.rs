@@ -3,77 +3,80 @@
 use stag_fabric::Provider;
 
 use crate::carried::{self, is_carried};
-use crate::connection::Connection;
-use crate::engine::{Engine, find};
+use crate::connection::Connections;
+use crate::engine::find;
 use crate::server::draft::Draft;
 use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Frame, Reply, Room};
 use crate::service::steps::{self, Exit};
 use crate::service::{Services, Token};
-use crate::state::{Core, EngineState};
+use crate::state::{Core, EngineState, Pass};
 use crate::stream::{Streams, is_stream};
 
 /// Late answers that one pass sends at most.
 const LATE_BURST: usize = 64;
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Sends the answers that services and other threads have ready by now, and those that retransmissions wait for.
-    #[inline(always)]
-    pub(crate) fn answer_late(&mut self) -> usize {
-        let mut count = 0;
-        while count < LATE_BURST
-            && !self.core.is_short()
-            && let Some((service, token)) = self.services.poll_later(self.core.now)
-        {
-            count += 1;
-            let services = &mut self.services;
-            let (core, streams) = (&mut self.core, &mut self.streams);
-            let fill = |reply: &mut Reply<'_>| services.finish(service, token, reply);
-            if !answer(core, &mut self.connections, streams, token, fill) {
-                self.services.abandoned(service, token);
-            }
+/// Sends the answers that services and other threads have ready, and the ones that retransmissions wait for.
+#[inline(always)]
+pub(crate) fn answer_late<P: Provider, S: Services>(
+    pass: &mut Pass<'_, Core<P>, S>,
+    connections: &mut Connections,
+    streams: &mut Option<Box<Streams>>,
+) -> usize {
+    let mut count = 0;
+    while count < LATE_BURST
+        && !pass.core.is_short()
+        && let Some((service, token)) = pass.services.poll_later(pass.core.now)
+    {
+        count += 1;
+        let Pass { core, services } = &mut *pass;
+        let fill = |reply: &mut Reply<'_>| services.finish(service, token, reply);
+        if !answer(core, connections, streams, token, fill) {
+            pass.services.abandoned(service, token);
         }
-        if self.core.deferrals.is_in_use() || self.core.duplicates.has_news() {
-            count = self.answer_for_others(count);
-        }
-        count
     }
+    if pass.core.deferrals.is_in_use() || pass.core.duplicates.has_news() {
+        count = answer_for_others(pass.core, connections, streams, count);
+    }
+    count
+}
 
-    /// Sends the answers that other threads have ready, and those that retransmissions wait for, after `count` others. Returns how many
-    /// there are then.
-    // Not inline: it would slow down a pass that has none.
-    #[inline(never)]
-    fn answer_for_others(&mut self, mut count: usize) -> usize {
-        while count < LATE_BURST
-            && !self.core.is_short()
-            && let Some((token, fill)) = self.core.deferrals.take()
-        {
-            count += 1;
-            answer(&mut self.core, &mut self.connections, &mut self.streams, token, fill);
-        }
-        while self.core.duplicates.has_news()
-            && count < LATE_BURST
-            && !self.core.is_short()
-            && let Some((token, kept)) =
-                self.core.state.duplicates.next_waiter(&mut self.core.state.statistics)
-        {
-            count += 1;
-            let (core, streams) = (&mut self.core, &mut self.streams);
-            if let Some(kept) = kept {
-                answer(core, &mut self.connections, streams, token, |reply| reply.repeat(&kept));
-            } else {
-                drop_call(core, &mut self.connections, streams, token);
-            }
-        }
-        count
+/// Sends the answers of other threads, and the ones that retransmissions wait for, after `count` others. Returns the new count.
+// Not inline: it would slow down a pass that has none.
+#[inline(never)]
+fn answer_for_others<P: Provider>(
+    core: &mut Core<P>,
+    connections: &mut Connections,
+    streams: &mut Option<Box<Streams>>,
+    mut count: usize,
+) -> usize {
+    while count < LATE_BURST
+        && !core.is_short()
+        && let Some((token, fill)) = core.deferrals.take()
+    {
+        count += 1;
+        answer(core, connections, streams, token, fill);
     }
+    while core.duplicates.has_news()
+        && count < LATE_BURST
+        && !core.is_short()
+        && let Some((token, kept)) = core.state.duplicates.next_waiter(&mut core.state.statistics)
+    {
+        count += 1;
+        if let Some(kept) = kept {
+            answer(core, connections, streams, token, |reply| reply.repeat(&kept));
+        } else {
+            drop_call(core, connections, streams, token);
+        }
+    }
+    count
 }
 
 /// A Call that was left for later is not answered at all.
 #[cold]
 pub(crate) fn drop_call<P: Provider>(
     core: &mut Core<P>,
-    connections: &mut [Option<Box<Connection>>],
+    connections: &mut Connections,
     streams: &mut Option<Box<Streams>>,
     token: Token,
 ) {
@@ -96,7 +99,7 @@ pub(crate) fn drop_call<P: Provider>(
 /// did not run.
 pub(crate) fn answer<P: Provider>(
     core: &mut Core<P>,
-    connections: &mut [Option<Box<Connection>>],
+    connections: &mut Connections,
     streams: &mut Option<Box<Streams>>,
     token: Token,
     fill: impl FnOnce(&mut Reply<'_>),
@@ -113,7 +116,7 @@ pub(crate) fn answer<P: Provider>(
 /// As [`answer`], compiled once for each fabric and not for each kind of answer.
 fn answer_by<P: Provider>(
     core: &mut Core<P>,
-    connections: &mut [Option<Box<Connection>>],
+    connections: &mut Connections,
     streams: &mut Option<Box<Streams>>,
     token: Token,
     once: &mut dyn FnMut(&mut Reply<'_>),

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use stag_fabric::Provider;
-use stag_memory::{Buf, Shared};
+use stag_memory::Buf;
 use stag_proto::directions::{ResultItem, ResultPlace};
 use stag_proto::responder::{
-    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder2, ResponderCallId, is_version2,
+    self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder, Responder2, ResponderCallId, is_version2,
 };
 use stag_proto::span::Cursor;
 use stag_wire::rpc::CallHeader;
@@ -30,7 +30,7 @@ use crate::service::reply::LONG_REPLY_LEN_MAX;
 use crate::service::{Procedure, Repeat};
 use crate::state::Core;
 use crate::version2::receives::take_message;
-use crate::version2::{CONTINUATION_MAX, operation};
+use crate::version2::{CONTINUATION_MAX, ServerVersion2, copy_pieces, operation};
 
 /// What there is for the results of a Call that came as a group, beside a base message.
 #[derive(Clone, Copy, Debug)]
@@ -72,19 +72,18 @@ pub(crate) struct UnsentReply {
     since: Duration,
 }
 
-impl Serving {
-    /// Whether this is the first message of a Call that came as a group.
-    #[inline]
-    pub(crate) fn is_group(&self, message: &[u8]) -> bool {
-        self.version2.is_some() && operation(message).is_some()
-    }
+/// Whether this is the first message of a Call of version 2 that came as a group.
+#[inline]
+pub(crate) fn is_group(message: &[u8]) -> bool {
+    operation(message).is_some()
+}
 
-    /// What there is for the results of a Call that came as a group; `None` of any other.
+impl ServerVersion2 {
+    /// The room for the results of a Call that came as a group; `None` for any other Call.
     pub(crate) fn group_room(&self, message: &[u8]) -> Option<GroupRoom> {
-        let version2 = self.version2.as_ref()?;
         let OptionalOperation::Request(request) = operation(message)? else { return None };
-        let layout = &version2.peer_layout;
-        let limit = request.response_receives.saturating_add(1).min(version2.own.response_limit);
+        let layout = &self.peer_layout;
+        let limit = request.response_receives.saturating_add(1).min(self.own.response_limit);
         let targets = layout.targets().saturating_mul(limit).min(stag_proto::layout::TARGETS_MAX);
         let in_targets: u64 =
             (0..targets).filter_map(|number| layout.target(number)).map(|target| u64::from(target.len)).sum();
@@ -105,250 +104,255 @@ impl Serving {
         Some(GroupRoom { item_room, long_len_max })
     }
 
-    /// Sends the Reply to a Call that came as a group.
-    pub(crate) fn answer_group<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        // Its further credits have their Receives already.
-        let has_directions = !Responder2::directions(message).is_empty();
-        let is_base = !has_directions
-            && draft.long.is_empty()
-            && draft.items.iter().all(|item| !item.reduced)
-            && self.responder.plan_reply(call.id, message, &[], draft.payload_len as u32).is_ok();
-        if is_base {
-            self.send(core, id, call, message, draft)
-        } else {
-            self.send_group(core, id, call.id, message, draft, core.now)
-        }
-    }
-
-    /// What there is for the Reply to a Call of version 2 that came as a base message; `None` of any other.
+    /// The room for the Reply to a Call that came as a base message; `None` for any other Call.
     pub(crate) fn base_room<P>(&self, core: &Core<P>, message: &[u8]) -> Option<BaseRoom> {
-        let version2 = self.version2.as_ref().filter(|_| is_version2(message) && !self.is_group(message))?;
-        let send_len_max = version2.peer_layout.len() as usize;
+        if !is_version2(message) || is_group(message) {
+            return None;
+        }
+        let send_len_max = self.peer_layout.len() as usize;
         Some(BaseRoom { inline_len_max: send_len_max.min(core.pools.messages.unit_len()), send_len_max })
     }
 
-    /// Says why no Reply to a Call can be sent, whatever its service answers, on a connection that may speak version 2. `None`: some
-    /// can. Such a Call is refused before it is executed.
+    /// Says why no Reply to a Call can be sent, whatever its service answers. Such a Call is refused before it is executed. `None`:
+    /// there is room for some Reply, or the Call is of version 1.
     #[cold]
     pub(crate) fn reply_obstacle(
         &mut self,
+        responder: &Responder,
         call: &responder::ReceivedCall<'_>,
         message: &[u8],
         procedure: &Procedure,
     ) -> Option<ReplyError> {
-        let version2 = self.version2.as_mut().filter(|_| is_version2(message))?;
-        let (layout, least) = (version2.peer_layout, least_reply_len(procedure));
-        version2.responder2.check_room(&self.responder, call.id, message, &layout, least).err()
+        if !is_version2(message) {
+            return None;
+        }
+        let (layout, least) = (self.peer_layout, least_reply_len(procedure));
+        self.responder2.check_room(responder, call.id, message, &layout, least).err()
     }
+}
 
-    /// Sends the Reply to a base message. One that fits the client's Receives, and no buffer for messages, is put together in
-    /// memory for payload, and waits for that as in [`Serving::send_group`].
-    pub(crate) fn send_base<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        mut draft: Box<Draft>,
-        since: Duration,
-    ) -> Result<(), CloseReason> {
-        let items = item_lens(&draft);
-        let planned = self.responder.plan_reply(call.id, message, &items, draft.payload_len as u32);
-        let form = match planned {
-            Ok(form) if !form.long && !draft.long.is_empty() => form,
-            _ => return self.send(core, id, call, message, draft),
+/// Sends the Reply to a Call that came as a group.
+pub(crate) fn answer_group<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: &responder::ReceivedCall<'_>,
+    message: &[u8],
+    draft: Box<Draft>,
+) -> Result<(), CloseReason> {
+    // Its further credits have their Receives already.
+    let has_directions = !Responder2::directions(message).is_empty();
+    let is_base = !has_directions
+        && draft.long.is_empty()
+        && draft.items.iter().all(|item| !item.reduced)
+        && serving.responder.plan_reply(call.id, message, &[], draft.payload_len as u32).is_ok();
+    if is_base {
+        serving.send(core, id, call, message, draft)
+    } else {
+        send_group(serving, core, id, call.id, message, draft, core.now)
+    }
+}
+
+/// Sends the Reply to a base message. One that fits the client's Receives, and no buffer for messages, is put together in
+/// memory for payload, and waits for that as in [`send_group`].
+pub(crate) fn send_base<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: &responder::ReceivedCall<'_>,
+    message: &[u8],
+    mut draft: Box<Draft>,
+    since: Duration,
+) -> Result<(), CloseReason> {
+    let items = item_lens(&draft);
+    let planned = serving.responder.plan_reply(call.id, message, &items, draft.payload_len as u32);
+    let form = match planned {
+        Ok(form) if !form.long && !draft.long.is_empty() => form,
+        _ => return serving.send(core, id, call, message, draft),
+    };
+    let len = (form.header_len + form.payload_len) as usize;
+    let Some(mut send) = take_message(core, len) else {
+        return await_room(serving, core, id, call.id, draft, since);
+    };
+    serving.replenish(core, id);
+    let Ok(emitted) = serving.responder.emit_reply(call.id, message, &items, &form, &mut send) else {
+        core.put_draft(draft);
+        return Err(fault("a Call that ended while it was answered"));
+    };
+    copy_pieces(draft.long.iter(), 0, &mut send[emitted.header_len..]);
+    draft.long.clear();
+    core.statistics.copied_bytes += len as u64;
+    draft.id = reply_id(call.xid());
+    plan_writes(core, call, &mut draft);
+    draft.pages += transit::pages(&core.pools.payload, len) as u32;
+    draft.send = Some(send);
+    core.state.transit.take_reply(&mut serving.share, draft.pages as usize);
+    core.statistics.replies_sent += 1;
+    serving.post_in_order(core, id, draft)
+}
+
+/// A Reply finds no memory to be sent from: it waits until others let go of some. After [`PATIENCE`] the client is told
+/// that it cannot be sent.
+fn await_room<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: ResponderCallId,
+    draft: Box<Draft>,
+    since: Duration,
+) -> Result<(), CloseReason> {
+    if core.now >= since + PATIENCE {
+        core.put_draft(draft);
+        let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
+        return serving.refuse(core, id, call, why).map(|_| ());
+    }
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a Reply of another version")) };
+    version2.unsent.push(UnsentReply { call, draft, since });
+    serving.wait(call);
+    Ok(())
+}
+
+/// Sends a Reply as a group. Without memory to send it from it waits, or has waited since `since`.
+fn send_group<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: ResponderCallId,
+    message: &[u8],
+    mut draft: Box<Draft>,
+    since: Duration,
+) -> Result<(), CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a Reply of another version")) };
+    let item = draft.items.first().filter(|item| item.reduced).copied();
+    let displacement = draft.splice;
+    let source = result_source(message);
+    let results: ArrayVec<ResultItem, 1> =
+        item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
+    let padded_len = item.map_or(0, |item| padded(item.len));
+    let stream_len = draft.payload_len as u32 + padded_len as u32;
+    let layout = version2.peer_layout;
+    let reply = GroupReply { results: &results, stream_len, layout: &layout };
+    let plan = match version2.responder2.plan_group(&serving.responder, call, message, &reply) {
+        Ok(plan) => plan,
+        Err(error) => {
+            core.put_draft(draft);
+            return serving.refuse(core, id, call, RefusedCall::Reply(error)).map(|_| ());
+        }
+    };
+    let cut = plan.cut(&layout);
+    let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
+    for sent in cut.transmissions() {
+        let Some(send) = take_message(core, sent.len as usize) else {
+            return await_room(serving, core, id, call, draft, since);
         };
-        let len = (form.header_len + form.payload_len) as usize;
-        let Some(mut send) = take_message(core, len) else {
-            return self.await_room(core, id, call.id, draft, since);
+        if sends.try_push(send).is_err() {
+            return Err(fault("a Reply of more Sends than this end makes"));
+        }
+    }
+    let mut payload = std::mem::take(&mut core.gathered);
+    gather_payload(&draft, &plan, &mut payload);
+    if payload.len() != plan.payload_len as usize {
+        core.gathered = payload;
+        core.put_draft(draft);
+        return Err(fault("a Reply is not as long as it was planned"));
+    }
+    serving.replenish(core, id);
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a Reply of another version")) };
+    let is_in_targets = plan.placed.iter().any(|entry| entry.place == ResultPlace::Targets);
+    for (sent, out) in cut.transmissions().zip(&mut sends) {
+        let responder = &mut serving.responder;
+        let emitted = match sent.number {
+            0 => version2.responder2.emit_lead(responder, call, message, &reply, &plan, out).ok(),
+            _ => version2.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
         };
-        self.replenish(core, id);
-        let Ok(emitted) = self.responder.emit_reply(call.id, message, &items, &form, &mut send) else {
+        let Some(at) = emitted else {
+            core.gathered = payload;
             core.put_draft(draft);
             return Err(fault("a Call that ended while it was answered"));
         };
-        copy_pieces(&draft.long, 0, &mut send[emitted.header_len..]);
-        draft.long.clear();
-        core.statistics.copied_bytes += len as u64;
-        draft.id = reply_id(call.xid());
-        plan_writes(core, call, &mut draft);
-        draft.pages += transit::pages(&core.pools.payload, len) as u32;
+        let part = &payload[sent.payload_at as usize..][..sent.payload_len as usize];
+        out[at..at + part.len()].copy_from_slice(part);
+        let mut filled = at + part.len();
+        for piece in cut.pieces(&sent) {
+            let at = piece.at as usize;
+            out[filled..at].fill(0);
+            filled = at + piece.len as usize;
+            copy_pieces(draft.pieces.iter(), piece.from as usize, &mut out[at..filled]);
+        }
+        core.statistics.copied_bytes += u64::from(sent.len);
+    }
+    core.gathered = payload;
+    draft.writes.clear();
+    draft.next_write = 0;
+    let explicit = plan.placed.iter().position(|entry| entry.place == ResultPlace::Explicit);
+    if let (Some(direction), Some(item)) = (explicit, item) {
+        plan_explicit(core, message, direction, item.len, &mut draft);
+    }
+    draft.pieces.clear();
+    draft.long.clear();
+    draft.items.clear();
+    core.statistics.groups_sent += 1;
+    core.statistics.continuations += sends.len() as u64 - 1;
+    core.statistics.items_placed += u64::from(is_in_targets);
+    core.statistics.replies_sent += 1;
+    let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+    let mut first = Some(draft);
+    for send in sends {
+        let mut draft = first.take().unwrap_or_else(|| core.draft());
+        draft.id = reply_id(xid);
+        let is_paged = send.len() > core.pools.messages.unit_len();
+        let pages = if is_paged { transit::pages(&core.pools.payload, send.len()) } else { 0 };
+        draft.pages = (draft.writes.len() + pages) as u32;
         draft.send = Some(send);
-        core.state.transit.take_reply(&mut self.share, draft.pages as usize);
-        core.statistics.replies_sent += 1;
-        self.post_in_order(core, id, draft)
+        core.state.transit.take_reply(&mut serving.share, draft.pages as usize);
+        serving.post_in_order(core, id, draft)?;
     }
+    Ok(())
+}
 
-    /// A Reply finds no memory to be sent from: it waits until others let go of some. After [`PATIENCE`] the client is told
-    /// that it cannot be sent.
-    fn await_room<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: ResponderCallId,
-        draft: Box<Draft>,
-        since: Duration,
-    ) -> Result<(), CloseReason> {
-        if core.now >= since + PATIENCE {
-            core.put_draft(draft);
-            let why = RefusedCall::Reply(ReplyError::NoReplyChunk);
-            return self.refuse(core, id, call, why).map(|_| ());
-        }
-        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
-        version2.unsent.push(UnsentReply { call, draft, since });
-        self.wait(call);
-        Ok(())
-    }
-
-    /// Sends a Reply as a group. Without memory to send it from it waits, or has waited since `since`.
-    fn send_group<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: ResponderCallId,
-        message: &[u8],
-        mut draft: Box<Draft>,
-        since: Duration,
-    ) -> Result<(), CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
-        let item = draft.items.first().filter(|item| item.reduced).copied();
-        let displacement = draft.splice;
-        let source = result_source(message);
-        let results: ArrayVec<ResultItem, 1> =
-            item.iter().map(|item| ResultItem { source, displacement, len: item.len }).collect();
-        let padded_len = item.map_or(0, |item| padded(item.len));
-        let stream_len = draft.payload_len as u32 + padded_len as u32;
-        let layout = version2.peer_layout;
-        let reply = GroupReply { results: &results, stream_len, layout: &layout };
-        let plan = match version2.responder2.plan_group(&self.responder, call, message, &reply) {
-            Ok(plan) => plan,
-            Err(error) => {
-                core.put_draft(draft);
-                return self.refuse(core, id, call, RefusedCall::Reply(error)).map(|_| ());
-            }
-        };
-        let cut = plan.cut(&layout);
-        let mut sends: ArrayVec<Buf, { CONTINUATION_MAX as usize }> = ArrayVec::new();
-        for sent in cut.transmissions() {
-            let Some(send) = take_message(core, sent.len as usize) else {
-                return self.await_room(core, id, call, draft, since);
-            };
-            if sends.try_push(send).is_err() {
-                return Err(fault("a Reply of more Sends than this end makes"));
-            }
-        }
-        let mut payload = std::mem::take(&mut core.gathered);
-        gather_payload(&draft, &plan, &mut payload);
-        if payload.len() != plan.payload_len as usize {
-            core.gathered = payload;
-            core.put_draft(draft);
-            return Err(fault("a Reply is not as long as it was planned"));
-        }
-        self.replenish(core, id);
-        let Some(version2) = &mut self.version2 else { return Err(fault("a Reply of another version")) };
-        let is_in_targets = plan.placed.iter().any(|entry| entry.place == ResultPlace::Targets);
-        for (sent, out) in cut.transmissions().zip(&mut sends) {
-            let responder = &mut self.responder;
-            let emitted = match sent.number {
-                0 => version2.responder2.emit_lead(responder, call, message, &reply, &plan, out).ok(),
-                _ => version2.responder2.emit_continuation(responder, &sent, out).ok().flatten(),
-            };
-            let Some(at) = emitted else {
-                core.gathered = payload;
-                core.put_draft(draft);
-                return Err(fault("a Call that ended while it was answered"));
-            };
-            let part = &payload[sent.payload_at as usize..][..sent.payload_len as usize];
-            out[at..at + part.len()].copy_from_slice(part);
-            let mut filled = at + part.len();
-            for piece in cut.pieces(&sent) {
-                let at = piece.at as usize;
-                out[filled..at].fill(0);
-                filled = at + piece.len as usize;
-                copy_pieces(&draft.pieces, piece.from as usize, &mut out[at..filled]);
-            }
-            core.statistics.copied_bytes += u64::from(sent.len);
-        }
-        core.gathered = payload;
-        draft.writes.clear();
-        draft.next_write = 0;
-        let explicit = plan.placed.iter().position(|entry| entry.place == ResultPlace::Explicit);
-        if let (Some(direction), Some(item)) = (explicit, item) {
-            plan_explicit(core, message, direction, item.len, &mut draft);
-        }
-        draft.pieces.clear();
-        draft.long.clear();
-        draft.items.clear();
-        core.statistics.groups_sent += 1;
-        core.statistics.continuations += sends.len() as u64 - 1;
-        core.statistics.items_placed += u64::from(is_in_targets);
-        core.statistics.replies_sent += 1;
+/// A Call of version 2 was run: if its Reply waits for memory, it is kept until it is sent.
+pub(crate) fn keep_unsent(serving: &mut Serving, call: ResponderCallId, message: Buf) {
+    let is_unsent = serving
+        .version2
+        .as_ref()
+        .is_some_and(|version2| version2.unsent.iter().any(|unsent| unsent.call == call));
+    if is_unsent {
         let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
-        let mut first = Some(draft);
-        for send in sends {
-            let mut draft = first.take().unwrap_or_else(|| core.draft());
-            draft.id = reply_id(xid);
-            let is_paged = send.len() > core.pools.messages.unit_len();
-            let pages = if is_paged { transit::pages(&core.pools.payload, send.len()) } else { 0 };
-            draft.pages = (draft.writes.len() + pages) as u32;
-            draft.send = Some(send);
-            core.state.transit.take_reply(&mut self.share, draft.pages as usize);
-            self.post_in_order(core, id, draft)?;
-        }
-        Ok(())
+        serving.keep(call, xid, Stage::Unsent { message });
     }
+}
 
-    /// A Call of version 2 was run: if its Reply waits for memory, it is kept until it is sent.
-    pub(crate) fn keep_unsent(&mut self, call: ResponderCallId, message: Buf) {
-        let is_unsent = self
-            .version2
-            .as_ref()
-            .is_some_and(|version2| version2.unsent.iter().any(|unsent| unsent.call == call));
-        if is_unsent {
-            let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
-            self.keep(call, xid, Stage::Unsent { message });
-        }
-    }
-
-    /// Sends a Reply that waited for memory. `false`: there is none for this Call.
-    pub(crate) fn send_unsent<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: ResponderCallId,
-    ) -> Result<bool, CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Ok(false) };
-        let Some(at) = version2.unsent.iter().position(|unsent| unsent.call == call) else {
-            return Ok(false);
-        };
-        let UnsentReply { draft, since, .. } = version2.unsent.swap_remove(at);
-        let Some(pending) = self.release_slot(call) else {
+/// Sends a Reply that waited for memory. `false`: there is none for this Call.
+pub(crate) fn send_unsent<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: ResponderCallId,
+) -> Result<bool, CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Ok(false) };
+    let Some(at) = version2.unsent.iter().position(|unsent| unsent.call == call) else {
+        return Ok(false);
+    };
+    let UnsentReply { draft, since, .. } = version2.unsent.swap_remove(at);
+    let Some(pending) = serving.release_slot(call) else {
+        core.put_draft(draft);
+        return Err(fault("a Reply waits for a Call that is in no slot"));
+    };
+    let Stage::Unsent { message } = pending.into_stage() else {
+        core.put_draft(draft);
+        return Err(fault("a Reply waits for a Call that is not answered"));
+    };
+    if is_group(&message) {
+        send_group(serving, core, id, call, &message, draft, since)?;
+    } else {
+        let Some(received) = serving.responder.call(call, &message) else {
             core.put_draft(draft);
-            return Err(fault("a Reply waits for a Call that is in no slot"));
+            return Err(fault("a Call in a slot is not in process"));
         };
-        let Stage::Unsent { message } = pending.into_stage() else {
-            core.put_draft(draft);
-            return Err(fault("a Reply waits for a Call that is not answered"));
-        };
-        if self.is_group(&message) {
-            self.send_group(core, id, call, &message, draft, since)?;
-        } else {
-            let Some(received) = self.responder.call(call, &message) else {
-                core.put_draft(draft);
-                return Err(fault("a Call in a slot is not in process"));
-            };
-            self.send_base(core, id, &received, &message, draft, since)?;
-        }
-        self.keep_unsent(call, message);
-        Ok(true)
+        send_base(serving, core, id, &received, &message, draft, since)?;
     }
+    keep_unsent(serving, call, message);
+    Ok(true)
 }
 
 /// Where the part of a Call is that produced its results: where its arguments begin (RTR-X-22). It is found in the Call's first
@@ -385,23 +389,6 @@ fn gather_payload(draft: &Draft, plan: &GroupPlan, payload: &mut Vec<u8>) {
         draft.pieces.iter().for_each(|piece| payload.extend_from_slice(piece));
         payload.resize(end, 0);
         payload.extend_from_slice(&behind);
-    }
-}
-
-/// Copies octets of an item that lies in pieces, one behind the other.
-fn copy_pieces(pieces: &[Shared], mut from: usize, mut out: &mut [u8]) {
-    for piece in pieces {
-        if from >= piece.len() {
-            from -= piece.len();
-            continue;
-        }
-        let len = (piece.len() - from).min(out.len());
-        let (here, rest) = out.split_at_mut(len);
-        here.copy_from_slice(&piece[from..from + len]);
-        (from, out) = (0, rest);
-        if out.is_empty() {
-            return;
-        }
     }
 }
 

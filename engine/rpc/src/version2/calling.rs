@@ -10,7 +10,7 @@ use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::parameters::Parameters;
 use stag_proto::placement::ItemSpan;
 use stag_proto::requester::{
-    self, CallFailure, ExposedMemory, Requester2, RequesterEvent2, RequesterReceived,
+    self, CallFailure, ExposedMemory, Requester, Requester2, RequesterEvent2, RequesterReceived,
 };
 use stag_proto::responder::is_version2;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
@@ -19,14 +19,14 @@ use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 
 use crate::ConnectionId;
 use crate::client::calling::Calling;
-use crate::client::slot::{Ending, Stage, Written, results_start};
+use crate::client::slot::{Ending, Slot, Stage, Written, results_start};
 use crate::client::taking::{ReplyMessage, ReplyOutcome};
 use crate::client::{CLIENT_SEGMENTS_MAX, CallError};
-use crate::config::{self, EngineConfig};
+use crate::config::EngineConfig;
 use crate::few::Few;
 use crate::state::{Core, EngineState};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, take_message};
-use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, UNCREDITED_RECEIVES};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, UNCREDITED_RECEIVES, learn};
 use crate::version2::{PlacementLimits, operation};
 
 /// What the client half of a connection has beside that of version 1.
@@ -208,285 +208,32 @@ impl ClientVersion2 {
     pub(crate) fn own_for_base(&self) -> OwnCharacteristics {
         OwnCharacteristics { layout: ReceiveLayout::plain(self.parameters.reply_threshold), ..self.own }
     }
-}
 
-/// Takes in what the peer says of itself.
-fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
-    match operation {
-        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
-        OptionalOperation::Update(update) => peer.handle_update(update),
-        // Nothing was asked.
-        _ => {}
-    }
-}
-
-impl Calling {
-    /// Begins to find out whether the peer speaks version 2.
-    pub(crate) fn begin_probe(&mut self, version2: Box<ClientVersion2>) {
-        // No Call takes a short way: what is decided for version 2 is decided in `make_planned`.
-        let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
-        self.requester.set_parameters(none);
-        self.receives_max = 0;
-        self.version2 = Some(version2);
-    }
-
-    /// The peer speaks version 1, on a connection whose Receives are those of version 1, too.
-    pub(super) fn fall_back(&mut self) {
-        let Some(version2) = self.version2.take() else { return };
-        self.requester.set_parameters(version2.parameters);
-        self.receive_as_version1();
-    }
-
-    /// The Receives of this connection, or of the next one, are those of version 1.
-    pub(crate) fn receive_as_version1(&mut self) {
-        self.receives_max = self.requester.window().requested() + config::SPARE_RECEIVES;
-    }
-
-    /// Posts Receives until there are as many as version 2 may need. It does nothing for version 1.
-    #[cold]
-    pub(crate) fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let Some(version2) = &mut self.version2 else { return };
-        while self.receives_posted < version2.receives_max {
-            let is_needed = self.receives_posted <= version2.promised + UNCREDITED_RECEIVES;
-            if !version2.receives.post(core, id, is_needed) {
+    /// Posts Receives until there are as many as may be needed. `posted` is the number of those that are posted.
+    pub(crate) fn post_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        posted: &mut u32,
+    ) {
+        while *posted < self.receives_max {
+            let is_needed = *posted <= self.promised + UNCREDITED_RECEIVES;
+            if !self.receives.post(core, id, is_needed) {
                 return;
             }
-            self.receives_posted += 1;
+            *posted += 1;
         }
-    }
-
-    /// Posts Receives as far as that is possible. Returns whether there are enough, not yet promised, for a Reply of this number
-    /// of transmissions.
-    pub(crate) fn provide_receives_for<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        transmissions: u32,
-    ) -> bool {
-        self.post_divided(core, id);
-        let Some(version2) = &self.version2 else { return true };
-        self.receives_posted >= version2.promised + transmissions
-    }
-
-    /// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
-    #[inline(never)]
-    pub(crate) fn complete_lone(&mut self, state: &mut EngineState, octets: &[u8]) -> bool {
-        let Some(version2) = self.version2.as_deref_mut().filter(|version2| version2.is_ready) else {
-            return false;
-        };
-        if state.pools.messages.free_units() == 0 {
-            return false;
-        }
-        let Some(reply) = version2.requester2.peek_lone(&self.requester, octets) else { return false };
-        let call = reply.call;
-        let slot = &mut self.slots[call.index()];
-        let data = reply.item.map_or(&[][..], |item| item.data);
-        let has_room = match &slot.written[..] {
-            [] => data.is_empty(),
-            [part] => part.buf.is_some() && data.len() <= part.offered as usize,
-            _ => false,
-        };
-        // The results are copied to a buffer for a message.
-        let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
-        if !has_room || !matches!(slot.stage(), Stage::Sent) {
-            return false;
-        }
-        version2.requester2.accept_lone(&mut self.requester, &reply);
-        let unused = version2.requester2.take_unused();
-        version2.promised = version2.promised.saturating_sub(1 + unused);
-        version2.reply_bufs[call.index()] = None;
-        self.heard = state.now;
-        state.statistics.replies_received += 1;
-        state.statistics.groups_received += u64::from(reply.is_transmission);
-        state.statistics.items_placed += u64::from(reply.item.is_some());
-        let mut written = Few::new();
-        if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
-            buf.set_len(data.len());
-            buf.copy_from_slice(data);
-            state.statistics.count_write_chunk(data.len() as u32);
-            written = Few::one((chunk, buf));
-        }
-        let message = &octets[..reply.start as usize + reply.stream.len()];
-        let result = match results_start(message, reply.start as usize, call, &mut slot.sealed) {
-            Ok(first) => {
-                let message = ReplyMessage::Shown(message);
-                let results = message.into_results(&state.pools.messages, first, data.len() as u32);
-                results.and_then(|results| match reply.item {
-                    None => Ok(results),
-                    Some(item) => results.placed(item.displacement, first - reply.start),
-                })
-            }
-            Err(error) => Err(error),
-        };
-        self.hand_over(state, call, result, written);
-        true
-    }
-
-    /// Takes in a message on a connection that speaks version 2, or was asked whether it does. `Err`: the connection has to end.
-    pub(crate) fn receive_version2<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        head: Buf,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> Result<(), &'static str> {
-        self.heard = core.now;
-        self.receives_posted -= 1;
-        core.statistics.remote_invalidations += u64::from(invalidated.is_some());
-        let Some(version2) = &mut self.version2 else { return Err("a message of another version") };
-        let mut arrived = version2.receives.arrive(core, id, head);
-        if !is_version2(&arrived.octets) {
-            version2.receives.reuse(arrived.targets.take());
-            return self.receive_first(core, id, &arrived.octets);
-        }
-        let is_whole = arrived.put_together(core);
-        let ClientVersion2 { requester2, parts, peer, .. } = &mut **version2;
-        let lead = parts.first().map(|part| &part.message.octets[..]);
-        let message = (&arrived.octets[..], arrived.behind);
-        let handle = invalidated.map(|handle| handle.0);
-        let (event, broken) = requester2.handle_divided(&mut self.requester, message, handle, lead);
-        let answered = match event {
-            // Those are of version 1.
-            RequesterEvent2::Base(RequesterReceived::Exposed(_)) => Answered::Base(ReplyOutcome::Dropped),
-            RequesterEvent2::Base(received) => {
-                match ReplyOutcome::of(received, message.0.len(), &mut self.slots) {
-                    // Its Call is over, without its results.
-                    ReplyOutcome::Reply { call, memory, .. } if !is_whole => {
-                        let len = message.0.len() as u32 + arrived.behind;
-                        let error = CallError::NoMemory { len };
-                        Answered::Base(ReplyOutcome::Failed { call, memory, error })
-                    }
-                    // Which Call it is for is not known.
-                    ReplyOutcome::Dropped if !is_whole => {
-                        return Err("it sent a long message, and there is no memory to put it together");
-                    }
-                    outcome => Answered::Base(outcome),
-                }
-            }
-            RequesterEvent2::Part { part, header_len } => {
-                Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
-            }
-            RequesterEvent2::Whole { call, part, header_len, memory } => {
-                let is_first = part.number == 0;
-                Answered::Whole { is_first, call, memory, header_len, payload_len: part.len }
-            }
-            RequesterEvent2::Fault(small) => Answered::Fault(small),
-            RequesterEvent2::Characteristics(operation) => {
-                learn(peer, &operation);
-                Answered::Told
-            }
-            RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
-            // What a peer tells of itself has the direction of Calls (XC-X-4). Other Calls are for the other half, or this end takes
-            // none (8167-6-a).
-            RequesterEvent2::Call => match operation(message.0) {
-                Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
-                    learn(peer, &told);
-                    Answered::Told
-                }
-                Some(OptionalOperation::Ask(_)) => {
-                    let xid = u32::from_be_bytes(message.0.first_chunk().copied().unwrap_or_default());
-                    let credits = self.requester.window().requested();
-                    Answered::Refused(SmallMessage::error(xid, VERSION, credits, ErrorCode2::InvalidOption))
-                }
-                _ => Answered::Base(ReplyOutcome::Dropped),
-            },
-        };
-        let unused = version2.requester2.take_unused();
-        version2.promised = version2.promised.saturating_sub(unused);
-        if let Some(small) = broken {
-            version2.drop_parts();
-            self.send_small(core, id, &small);
-        }
-        self.take_answered(core, id, answered, arrived, invalidated, exposed)?;
-        // Only the Reply to a Call has a handle of the Call to invalidate.
-        if exposed.is_some() { Err(self.misused(invalidated, exposed)) } else { Ok(()) }
-    }
-
-    fn take_answered<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        answered: Answered,
-        mut arrived: ArrivedMessage,
-        invalidated: Option<Handle>,
-        exposed: &mut Option<Exposed>,
-    ) -> Result<(), &'static str> {
-        let Some(version2) = &mut self.version2 else {
-            core.fault(id, "a message of another version");
-            return Ok(());
-        };
-        // A Receive that was promised is used.
-        let is_reply = !matches!(
-            answered,
-            Answered::Base(ReplyOutcome::Dropped | ReplyOutcome::Misused)
-                | Answered::Fault(_)
-                | Answered::Refused(_)
-                | Answered::Told
-        );
-        version2.promised = version2.promised.saturating_sub(u32::from(is_reply));
-        let result = match answered {
-            Answered::Base(answer) => {
-                version2.receives.reuse(arrived.targets);
-                let is_reply = matches!(answer, ReplyOutcome::Reply { .. });
-                if !is_reply {
-                    version2.drop_closed_parts(false);
-                }
-                if let ReplyOutcome::Failed { error: CallError::TransportVersion { low, high }, .. } = answer
-                    && !version2.is_agreed()
-                {
-                    version2.probe.handle_err_vers(low, high);
-                }
-                let taken = self.take_answer(core, id, answer, arrived.octets, (invalidated, exposed));
-                if is_reply { taken.and_then(|()| self.note_probe_answered(core, id)) } else { taken }
-            }
-            Answered::Part { is_first, header_len, payload_len } => {
-                if is_first {
-                    version2.drop_closed_parts(true);
-                }
-                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
-                Ok(())
-            }
-            Answered::Whole { is_first, call, memory, header_len, payload_len } => {
-                if is_first {
-                    version2.drop_closed_parts(true);
-                }
-                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
-                let taken = self.take_whole_reply(core, call);
-                let ending = taken.map_or(Ending::Failed(CallError::BadReply), Ending::Inline);
-                self.end_answered(core, call, ending);
-                core.statistics.replies_received += 1;
-                self.settle_returned(core, id, (call, memory), (invalidated, exposed));
-                Ok(())
-            }
-            Answered::Fault(small) => {
-                version2.receives.reuse(arrived.targets.take());
-                version2.drop_parts();
-                self.send_small(core, id, &small);
-                Ok(())
-            }
-            Answered::Refused(small) => {
-                version2.receives.reuse(arrived.targets.take());
-                self.send_small(core, id, &small);
-                Ok(())
-            }
-            Answered::Told => {
-                version2.has_characteristics = true;
-                version2.peer_layout = version2.peer.layout(version2.own.send_len_max);
-                version2.peer_run = version2.peer_layout.run();
-                version2.receives.reuse(arrived.targets);
-                Ok(())
-            }
-        };
-        self.post_divided(core, id);
-        result
     }
 
     /// Puts the results of a Reply that is whole where its Call wants them, and its RPC message into the slot. Returns where that
     /// starts there. `None`: the results have no room, or there is no memory for the message.
-    fn take_whole_reply<P>(&mut self, core: &mut Core<P>, call: requester::RequesterCallId) -> Option<u32> {
-        let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = &mut **self.version2.as_mut()?;
-        let slot = &mut self.slots[call.index()];
+    fn take_whole_reply<P>(
+        &mut self,
+        core: &mut Core<P>,
+        call: requester::RequesterCallId,
+        slot: &mut Slot,
+    ) -> Option<u32> {
+        let ClientVersion2 { requester2, parts, receives, reply_bufs, .. } = self;
         (slot.chunk_lens, slot.displacement) = ([0; CLIENT_SEGMENTS_MAX], None);
         core.statistics.groups_received += 1;
         core.statistics.continuations += parts.len() as u64 - 1;
@@ -537,102 +284,323 @@ impl Calling {
         start.filter(|_| has_room)
     }
 
-    /// Sends a message that is complete as it is. One that finds no memory is not sent: who waits for it has a time-out.
-    pub(crate) fn send_small<P: Provider>(
+    /// Sends a message, or leaves it in the outbox until there is room: then it is one of the `unsent`. `false`: there is no memory
+    /// for it.
+    fn send<P: Provider>(
         &mut self,
         core: &mut Core<P>,
         id: ConnectionId,
-        small: &SmallMessage,
-    ) {
-        self.send_octets(core, id, small.as_bytes());
-    }
-
-    /// Sends a message, or leaves it in the outbox until there is room. `false`: there is no memory for it.
-    fn send_octets<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, octets: &[u8]) -> bool {
-        let (Some(version2), Some(mut buf)) = (&mut self.version2, core.pools.messages.take()) else {
-            return false;
-        };
+        octets: &[u8],
+        unsent: &mut u32,
+    ) -> bool {
+        let Some(mut buf) = core.pools.messages.take() else { return false };
         buf.set_len(octets.len());
         buf.copy_from_slice(octets);
         // Nothing goes between the Sends of a group.
-        if !version2.outbox.is_empty() {
-            version2.outbox.push_back(buf);
+        if !self.outbox.is_empty() {
+            self.outbox.push_back(buf);
             return true;
         }
         let request = SendRequest { id: 0, buf, invalidate: None, signaled: false };
         if let Err(refused) = core.post_send(id, request)
             && refused.error == PostError::Full
         {
-            version2.outbox.push_back(refused.request.buf);
-            self.unsent += 1;
+            self.outbox.push_back(refused.request.buf);
+            *unsent += 1;
             core.ready.touch_late(id);
         }
         true
     }
 
-    /// A message of version 1 came: only the answer to a probe that the peer refuses may be one.
-    fn receive_first<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        octets: &[u8],
-    ) -> Result<(), &'static str> {
-        let Some(version2) = &mut self.version2 else {
-            core.fault(id, "a message of another version");
-            return Ok(());
-        };
-        if version2.is_agreed() {
-            return Err("it answered in another version than it was called in (V2-5.3-a)");
-        }
-        let RequesterReceived::Failed { call, failure: CallFailure::Version { low, high }, memory } =
-            self.requester.handle_receive(octets, None)
-        else {
-            return Err("it answered in another version than it was called in (V2-5.3-a)");
-        };
-        version2.promised = version2.promised.saturating_sub(1);
-        version2.probe.handle_err_vers(low, high);
-        self.end_answered(core, call, Ending::Failed(CallError::TransportVersion { low, high }));
-        self.settle(core, id, call, memory);
-        Ok(())
+    /// Takes back the Receives that were promised to a Call. The Call was not sent, and will be abandoned.
+    pub(crate) fn forget_unsent(&mut self, requester: &mut Requester, call: requester::RequesterCallId) {
+        self.requester2.handle_over(requester, call);
+        let unused = 1 + self.requester2.take_unused();
+        self.promised = self.promised.saturating_sub(unused);
     }
+}
 
-    /// The probe was answered, if this was the answer: tells this end's characteristics.
-    fn note_probe_answered<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-    ) -> Result<(), &'static str> {
-        let Some(version2) = self.version2.as_mut().filter(|version2| !version2.is_agreed()) else {
-            return Ok(());
-        };
-        version2.probe.handle_answer();
-        let mut out = [0; INITIAL_LEN_MAX];
-        let credits = self.requester.window().requested();
-        if let Ok(len) = version2.own.emit_initial(credits, &mut out) {
-            let has_told = self.send_octets(core, id, &out[..len]);
-            if let Some(version2) = &mut self.version2 {
-                version2.has_told = has_told;
+/// Prepares the probe for version 2: no Call leaves before its answer.
+pub(crate) fn begin_probe(calling: &mut Calling, version2: Box<ClientVersion2>) {
+    // No Call fits these thresholds, so all go through `make_planned`, which knows version 2.
+    let none = Parameters { call_threshold: 0, reply_threshold: 0, ..version2.parameters };
+    calling.requester.set_parameters(none);
+    calling.receives_max = 0;
+    calling.version2 = Some(version2);
+}
+
+/// The peer speaks version 1 only. The Receives of this connection fit version 1, too.
+pub(super) fn fall_back(calling: &mut Calling) {
+    let Some(version2) = calling.version2.take() else { return };
+    calling.requester.set_parameters(version2.parameters);
+    calling.receive_as_version1();
+}
+
+/// Takes in a Reply where it arrived. `false`: it is for the general way, and nothing happened.
+#[inline(never)]
+pub(crate) fn complete_lone(calling: &mut Calling, state: &mut EngineState, octets: &[u8]) -> bool {
+    let Some(version2) = calling.version2.as_deref_mut().filter(|version2| version2.is_ready) else {
+        return false;
+    };
+    if state.pools.messages.free_units() == 0 {
+        return false;
+    }
+    let Some(reply) = version2.requester2.peek_lone(&calling.requester, octets) else { return false };
+    let call = reply.call;
+    let slot = &mut calling.slots[call.index()];
+    let data = reply.item.map_or(&[][..], |item| item.data);
+    let has_room = match &slot.written[..] {
+        [] => data.is_empty(),
+        [part] => part.buf.is_some() && data.len() <= part.offered as usize,
+        _ => false,
+    };
+    // The results are copied to a buffer for a message.
+    let has_room = has_room && reply.stream.len() <= state.pools.messages.unit_len();
+    if !has_room || !matches!(slot.stage(), Stage::Sent) {
+        return false;
+    }
+    version2.requester2.accept_lone(&mut calling.requester, &reply);
+    let unused = version2.requester2.take_unused();
+    version2.promised = version2.promised.saturating_sub(1 + unused);
+    version2.reply_bufs[call.index()] = None;
+    calling.heard = state.now;
+    state.statistics.replies_received += 1;
+    state.statistics.groups_received += u64::from(reply.is_transmission);
+    state.statistics.items_placed += u64::from(reply.item.is_some());
+    let mut written = Few::new();
+    if let Some(Written { chunk, buf: Some(mut buf), .. }) = slot.written.pop() {
+        buf.set_len(data.len());
+        buf.copy_from_slice(data);
+        state.statistics.count_write_chunk(data.len() as u32);
+        written = Few::one((chunk, buf));
+    }
+    let message = &octets[..reply.start as usize + reply.stream.len()];
+    let result = match results_start(message, reply.start as usize, call, &mut slot.sealed) {
+        Ok(first) => {
+            let message = ReplyMessage::Shown(message);
+            let results = message.into_results(&state.pools.messages, first, data.len() as u32);
+            results.and_then(|results| match reply.item {
+                None => Ok(results),
+                Some(item) => results.placed(item.displacement, first - reply.start),
+            })
+        }
+        Err(error) => Err(error),
+    };
+    calling.hand_over(state, call, result, written);
+    true
+}
+
+/// Takes in a message on a connection that speaks version 2, or was asked whether it does. `Err`: the connection has to end.
+pub(crate) fn receive_version2<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    head: Buf,
+    invalidated: Option<Handle>,
+    exposed: &mut Option<Exposed>,
+) -> Result<(), &'static str> {
+    calling.heard = core.now;
+    calling.receives_posted -= 1;
+    core.statistics.remote_invalidations += u64::from(invalidated.is_some());
+    let Some(version2) = &mut calling.version2 else { return Err("a message of another version") };
+    let mut arrived = version2.receives.arrive(core, id, head);
+    if !is_version2(&arrived.octets) {
+        version2.receives.reuse(arrived.targets.take());
+        return receive_first(calling, core, id, &arrived.octets);
+    }
+    let is_whole = arrived.put_together(core);
+    let ClientVersion2 { requester2, parts, peer, .. } = &mut **version2;
+    let lead = parts.first().map(|part| &part.message.octets[..]);
+    let message = (&arrived.octets[..], arrived.behind);
+    let handle = invalidated.map(|handle| handle.0);
+    let (event, broken) = requester2.handle_divided(&mut calling.requester, message, handle, lead);
+    let answered = match event {
+        // Those are of version 1.
+        RequesterEvent2::Base(RequesterReceived::Exposed(_)) => Answered::Base(ReplyOutcome::Dropped),
+        RequesterEvent2::Base(received) => {
+            match ReplyOutcome::of(received, message.0.len(), &mut calling.slots) {
+                // Its Call is over, without its results.
+                ReplyOutcome::Reply { call, memory, .. } if !is_whole => {
+                    let len = message.0.len() as u32 + arrived.behind;
+                    let error = CallError::NoMemory { len };
+                    Answered::Base(ReplyOutcome::Failed { call, memory, error })
+                }
+                // Which Call it is for is not known.
+                ReplyOutcome::Dropped if !is_whole => {
+                    return Err("it sent a long message, and there is no memory to put it together");
+                }
+                outcome => Answered::Base(outcome),
             }
         }
-        Ok(())
-    }
-
-    /// A Call was not sent, and will be abandoned: its Receives are not promised any more.
-    pub(crate) fn forget_version2(&mut self, call: requester::RequesterCallId) {
-        let Some(version2) = &mut self.version2 else { return };
-        version2.requester2.handle_over(&mut self.requester, call);
-        let unused = 1 + version2.requester2.take_unused();
-        version2.promised = version2.promised.saturating_sub(unused);
-    }
-
-    /// The connection is gone, and its state of version 2 with it. Call this before the Requester's own.
-    pub(crate) fn end_version2(&mut self) {
-        if let Some(mut version2) = self.version2.take() {
-            version2.requester2.handle_disconnect(&mut self.requester);
-            self.unsent = self.unsent.saturating_sub(u32::from(!version2.outbox.is_empty()));
-            // The server that is found next may not speak version 2 any more.
-            self.receive_as_version1();
+        RequesterEvent2::Part { part, header_len } => {
+            Answered::Part { is_first: part.number == 0, header_len, payload_len: part.len }
         }
+        RequesterEvent2::Whole { call, part, header_len, memory } => {
+            let is_first = part.number == 0;
+            Answered::Whole { is_first, call, memory, header_len, payload_len: part.len }
+        }
+        RequesterEvent2::Fault(small) => Answered::Fault(small),
+        RequesterEvent2::Characteristics(operation) => {
+            learn(peer, &operation);
+            Answered::Told
+        }
+        RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
+        // What a peer tells of itself has the direction of Calls (XC-X-4). Other Calls are for the other half, or this end takes
+        // none (8167-6-a).
+        RequesterEvent2::Call => match operation(message.0) {
+            Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
+                learn(peer, &told);
+                Answered::Told
+            }
+            Some(OptionalOperation::Ask(_)) => {
+                let xid = u32::from_be_bytes(message.0.first_chunk().copied().unwrap_or_default());
+                let credits = calling.requester.window().requested();
+                Answered::Refused(SmallMessage::error(xid, VERSION, credits, ErrorCode2::InvalidOption))
+            }
+            _ => Answered::Base(ReplyOutcome::Dropped),
+        },
+    };
+    let unused = version2.requester2.take_unused();
+    version2.promised = version2.promised.saturating_sub(unused);
+    if let Some(small) = broken {
+        version2.drop_parts();
+        version2.send(core, id, small.as_bytes(), &mut calling.unsent);
+    }
+    take_answered(calling, core, id, answered, arrived, invalidated, exposed)?;
+    // Only the Reply to a Call has a handle of the Call to invalidate.
+    if exposed.is_some() { Err(calling.misused(invalidated, exposed)) } else { Ok(()) }
+}
+
+fn take_answered<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    answered: Answered,
+    mut arrived: ArrivedMessage,
+    invalidated: Option<Handle>,
+    exposed: &mut Option<Exposed>,
+) -> Result<(), &'static str> {
+    let Some(version2) = &mut calling.version2 else {
+        core.fault(id, "a message of another version");
+        return Ok(());
+    };
+    // A Receive that was promised is used.
+    let is_reply = !matches!(
+        answered,
+        Answered::Base(ReplyOutcome::Dropped | ReplyOutcome::Misused)
+            | Answered::Fault(_)
+            | Answered::Refused(_)
+            | Answered::Told
+    );
+    version2.promised = version2.promised.saturating_sub(u32::from(is_reply));
+    let result = match answered {
+        Answered::Base(answer) => {
+            version2.receives.reuse(arrived.targets);
+            let is_reply = matches!(answer, ReplyOutcome::Reply { .. });
+            if !is_reply {
+                version2.drop_closed_parts(false);
+            }
+            if let ReplyOutcome::Failed { error: CallError::TransportVersion { low, high }, .. } = answer
+                && !version2.is_agreed()
+            {
+                version2.probe.handle_err_vers(low, high);
+            }
+            let taken = calling.take_answer(core, id, answer, arrived.octets, (invalidated, exposed));
+            if is_reply { taken.and_then(|()| note_probe_answered(calling, core, id)) } else { taken }
+        }
+        Answered::Part { is_first, header_len, payload_len } => {
+            if is_first {
+                version2.drop_closed_parts(true);
+            }
+            version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
+            Ok(())
+        }
+        Answered::Whole { is_first, call, memory, header_len, payload_len } => {
+            if is_first {
+                version2.drop_closed_parts(true);
+            }
+            version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
+            let taken = version2.take_whole_reply(core, call, &mut calling.slots[call.index()]);
+            let ending = taken.map_or(Ending::Failed(CallError::BadReply), Ending::Inline);
+            calling.end_answered(core, call, ending);
+            core.statistics.replies_received += 1;
+            calling.settle_returned(core, id, (call, memory), (invalidated, exposed));
+            Ok(())
+        }
+        Answered::Fault(small) => {
+            version2.receives.reuse(arrived.targets.take());
+            version2.drop_parts();
+            version2.send(core, id, small.as_bytes(), &mut calling.unsent);
+            Ok(())
+        }
+        Answered::Refused(small) => {
+            version2.receives.reuse(arrived.targets.take());
+            version2.send(core, id, small.as_bytes(), &mut calling.unsent);
+            Ok(())
+        }
+        Answered::Told => {
+            version2.has_characteristics = true;
+            version2.peer_layout = version2.peer.layout(version2.own.send_len_max);
+            version2.peer_run = version2.peer_layout.run();
+            version2.receives.reuse(arrived.targets);
+            Ok(())
+        }
+    };
+    calling.post_divided(core, id);
+    result
+}
+
+/// A message of version 1 came: only the answer to a probe that the peer refuses may be one.
+fn receive_first<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    octets: &[u8],
+) -> Result<(), &'static str> {
+    let Some(version2) = &mut calling.version2 else {
+        core.fault(id, "a message of another version");
+        return Ok(());
+    };
+    if version2.is_agreed() {
+        return Err("it answered in another version than it was called in (V2-5.3-a)");
+    }
+    let RequesterReceived::Failed { call, failure: CallFailure::Version { low, high }, memory } =
+        calling.requester.handle_receive(octets, None)
+    else {
+        return Err("it answered in another version than it was called in (V2-5.3-a)");
+    };
+    version2.promised = version2.promised.saturating_sub(1);
+    version2.probe.handle_err_vers(low, high);
+    calling.end_answered(core, call, Ending::Failed(CallError::TransportVersion { low, high }));
+    calling.settle(core, id, call, memory);
+    Ok(())
+}
+
+/// The probe was answered, if this was the answer: tells this end's characteristics.
+fn note_probe_answered<P: Provider>(
+    calling: &mut Calling,
+    core: &mut Core<P>,
+    id: ConnectionId,
+) -> Result<(), &'static str> {
+    let Some(version2) = calling.version2.as_mut().filter(|version2| !version2.is_agreed()) else {
+        return Ok(());
+    };
+    version2.probe.handle_answer();
+    let mut out = [0; INITIAL_LEN_MAX];
+    let credits = calling.requester.window().requested();
+    if let Ok(len) = version2.own.emit_initial(credits, &mut out) {
+        version2.has_told = version2.send(core, id, &out[..len], &mut calling.unsent);
+    }
+    Ok(())
+}
+
+/// The connection is gone, and its state of version 2 with it. Call this before the Requester's own.
+pub(crate) fn end_version2(calling: &mut Calling) {
+    if let Some(mut version2) = calling.version2.take() {
+        version2.requester2.handle_disconnect(&mut calling.requester);
+        calling.unsent = calling.unsent.saturating_sub(u32::from(!version2.outbox.is_empty()));
+        // The server that is found next may not speak version 2 any more.
+        calling.receive_as_version1();
     }
 }
 

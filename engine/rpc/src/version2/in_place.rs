@@ -2,7 +2,7 @@
 //!
 //! The counterpart of [`in_place`](crate::in_place) for version 2, by the same rules: anything unusual takes the general way.
 //! Data is copied once, from where it arrived to where it is kept; results leave from where they lie. The client's end:
-//! `make_lone` and `complete_lone` of [`Calling`](crate::client::calling::Calling).
+//! [`make_lone`](super::making::make_lone) and [`complete_lone`](super::calling::complete_lone).
 
 use stag_fabric::{
     GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, ScatteredMessage, Taken,
@@ -14,7 +14,7 @@ use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::Reduced;
 
 use crate::carried::CarriedRoom;
-use crate::in_place::xid_of_stream;
+use crate::in_place::{end_in_place, keep_data, leave, leave_unanswered, origin, xid_of_stream};
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::server::transit::{self, MemoryHolder, TransitShare};
@@ -87,7 +87,7 @@ impl Exit<EngineState> for ShownLone<'_> {
         }
         let &mut ShownLone { xid, targets, header_len, .. } = self;
         if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
-            return self.serving.leave(xid, terms, draft);
+            return leave(&mut self.serving.begun, xid, terms, draft);
         }
         let item = draft.items.first().filter(|item| item.reduced);
         let result = item.map(|item| (draft.splice, item.len));
@@ -101,7 +101,7 @@ impl Exit<EngineState> for ShownLone<'_> {
             && draft.pieces.iter().all(Shared::is_stored);
         if !fits {
             draft.rescue(&state.pools.messages, header_len, &self.space[header_len..]);
-            return self.serving.leave(xid, terms, draft);
+            return leave(&mut self.serving.begun, xid, terms, draft);
         }
         let payload = header_len..header_len + draft.payload_len;
         let mut len = own_len + draft.payload_len;
@@ -121,7 +121,7 @@ impl Exit<EngineState> for ShownLone<'_> {
         state.statistics.groups_received += u64::from(self.call.is_transmission);
         state.statistics.groups_sent += u64::from(targets.is_some());
         state.statistics.items_placed += u64::from(result.is_some());
-        self.serving.end_in_place(state, draft);
+        end_in_place(self.serving, state, draft);
         // It counts as a group, not as a short message.
         state.statistics.messages_short -= u64::from(self.call.is_transmission);
         let limit = self.serving.credit_limit();
@@ -138,7 +138,7 @@ impl Exit<EngineState> for ShownLone<'_> {
     #[cold]
     fn keep(&mut self, state: &mut EngineState, terms: ReplyPolicy, draft: Option<Box<Draft>>) -> Taken {
         match draft {
-            Some(draft) => self.serving.leave_unanswered(state, self.xid, terms, draft),
+            Some(draft) => leave_unanswered(self.serving, state, self.xid, terms, draft),
             None => Taken::No,
         }
     }
@@ -189,65 +189,63 @@ impl Arrival<EngineState> for ShownLone<'_> {
     }
 }
 
-impl Serving {
-    /// Takes a Call where it arrived. [`Taken::No`]: it is for the general way, which finds in `begun` what happened already.
-    #[inline(never)]
-    pub(crate) fn take_lone<S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, EngineState, S>,
-        link: Link<'_>,
-        message: ScatteredMessage<'_>,
-    ) -> Taken {
-        let ScatteredMessage { octets, space: Some(space), pieces, .. } = message else { return Taken::No };
-        // The first Call is a probe, which is answered with more than a Reply.
-        let Some(version2) = self.version2.as_deref().filter(|version2| version2.has_told) else {
-            return Taken::No;
-        };
-        let Some(call) = version2.responder2.peek_lone(octets) else { return Taken::No };
-        let send_len_max = version2.peer_layout.len() as usize;
-        let targets = match (call.is_directed, version2.peer_run) {
-            (false, _) => None,
-            (true, Some(run)) => Some(run),
-            (true, None) => return Taken::No,
-        };
-        // The longest that the header may be; the Payload stream moves up when it is known.
-        let result_max = targets.map(|run| (0, run.room()));
-        let longest = LoneAnswer { result: result_max, payload_len: 0 };
-        let header_len = Responder2::lone_header_len(targets, &longest);
-        let room_end =
-            space.len().min(send_len_max).min(targets.map_or(usize::MAX, |run| run.start as usize));
-        // Data is sent right behind what is built here.
-        if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
-            return Taken::No;
-        }
-        let (xid, stream) = (xid_of_stream(call.stream), call.stream);
-        if !self.may_take::<true>(pass.core, link, xid, call.credits) {
-            return Taken::No;
-        }
-        let reduced = call.item.as_ref();
-        let reduced = reduced.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
-        let arrived = Arrived { origin: self.origin(pass.core, link), stream, reduced: reduced.as_slice() };
-        // Filled in place: it is large to move.
-        let mut data = reduced.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
-        let inline_len_max = send_len_max.min(pass.core.pools.messages.unit_len());
-        let mut shown = ShownLone {
-            serving: self,
-            call,
-            xid,
-            targets,
-            send_len_max,
-            inline_len_max,
-            space,
-            header_len,
-            room_end,
-            pieces,
-            held: None,
-        };
-        let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
-        let held = shown.held;
-        self.keep_data(pass.core, data.as_mut_slice(), held);
-        taken
+/// Takes a Call where it arrived. [`Taken::No`]: it is for the general way, which finds in `begun` what happened already.
+#[inline(never)]
+pub(crate) fn take_lone<S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, EngineState, S>,
+    link: Link<'_>,
+    message: ScatteredMessage<'_>,
+) -> Taken {
+    let ScatteredMessage { octets, space: Some(space), pieces, .. } = message else { return Taken::No };
+    // The first Call is a probe, which is answered with more than a Reply.
+    let Some(version2) = serving.version2.as_deref().filter(|version2| version2.has_told) else {
+        return Taken::No;
+    };
+    let Some(call) = version2.responder2.peek_lone(octets) else { return Taken::No };
+    let send_len_max = version2.peer_layout.len() as usize;
+    let targets = match (call.is_directed, version2.peer_run) {
+        (false, _) => None,
+        (true, Some(run)) => Some(run),
+        (true, None) => return Taken::No,
+    };
+    // The longest that the header may be; the Payload stream moves up when it is known.
+    let result_max = targets.map(|run| (0, run.room()));
+    let longest = LoneAnswer { result: result_max, payload_len: 0 };
+    let header_len = Responder2::lone_header_len(targets, &longest);
+    let room_end = space.len().min(send_len_max).min(targets.map_or(usize::MAX, |run| run.start as usize));
+    // Data is sent right behind what is built here.
+    if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
+        return Taken::No;
     }
+    let (xid, stream) = (xid_of_stream(call.stream), call.stream);
+    if !serving.may_take::<true>(pass.core, link, xid, call.credits) {
+        return Taken::No;
+    }
+    let reduced = call.item.as_ref();
+    let reduced = reduced.map(|item| Reduced::read_chunk(0, item.displacement, item.data.len() as u32));
+    let arrived =
+        Arrived { origin: origin(&serving.responder, pass.core, link), stream, reduced: reduced.as_slice() };
+    // Filled in place: it is large to move.
+    let mut data = reduced.map(|_| Placed { pieces: PlacedPieces::new(), len: 0 });
+    let inline_len_max = send_len_max.min(pass.core.pools.messages.unit_len());
+    let mut shown = ShownLone {
+        serving,
+        call,
+        xid,
+        targets,
+        send_len_max,
+        inline_len_max,
+        space,
+        header_len,
+        room_end,
+        pieces,
+        held: None,
+    };
+    let taken = serve(pass, &mut shown, &arrived, data.as_mut_slice());
+    let held = shown.held;
+    keep_data(&mut serving.begun, pass.core, data.as_mut_slice(), held);
+    taken
 }
 
 /// Takes memory for the data of a Call that arrived, by the rules of the general way: its pages, and the number of them to

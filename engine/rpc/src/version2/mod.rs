@@ -45,6 +45,8 @@ pub(crate) use calling::ClientVersion2;
 pub(crate) use serving::ServerVersion2;
 
 use stag_fabric::Limits;
+use stag_memory::Shared;
+use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::ReceiveLayout;
 use stag_proto::version2::OwnCharacteristics;
 use stag_wire::rpcrdma2::{Body2, Header2, OptionalOperation, ReverseSupport};
@@ -141,6 +143,32 @@ pub(crate) fn operation(message: &[u8]) -> Option<OptionalOperation<'_>> {
     match Header2::parse(message).ok()?.0.body {
         Body2::Optional(found) => OptionalOperation::parse(&found).ok(),
         _ => None,
+    }
+}
+
+/// Takes in what the peer says of itself. This end asks for nothing, so other operations say nothing.
+fn learn(peer: &mut PeerCharacteristics, operation: &OptionalOperation<'_>) {
+    match operation {
+        OptionalOperation::Initial(initial) => peer.handle_initial(initial),
+        OptionalOperation::Update(update) => peer.handle_update(update),
+        _ => {}
+    }
+}
+
+/// Copies octets of an item that lies in pieces, one behind the other.
+fn copy_pieces<'a>(pieces: impl Iterator<Item = &'a Shared>, mut from: usize, mut out: &mut [u8]) {
+    for piece in pieces {
+        if from >= piece.len() {
+            from -= piece.len();
+            continue;
+        }
+        let len = (piece.len() - from).min(out.len());
+        let (here, rest) = out.split_at_mut(len);
+        here.copy_from_slice(&piece[from..from + len]);
+        (from, out) = (0, rest);
+        if out.is_empty() {
+            return;
+        }
     }
 }
 

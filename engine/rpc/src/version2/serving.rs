@@ -8,17 +8,16 @@ use stag_memory::Buf;
 use stag_proto::characteristics::PeerCharacteristics;
 use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
-use stag_proto::responder::{RefusedCall, Responder2, ResponderCallId, ResponderEvent2};
+use stag_proto::responder::{RefusedCall, Responder, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
 use stag_wire::rpcrdma;
-use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
+use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, VERSION};
 use stag_wire::xdr::Reduced;
 
 use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::config::EngineConfig;
 use crate::fault::fault;
-use crate::server::draft::Draft;
 use crate::server::governor::FIRST_RECEIVES;
 use crate::server::pending::Begun;
 use crate::server::pulling::READ_CHUNKS_MAX;
@@ -32,7 +31,7 @@ use crate::state::{Core, Link, Pass};
 use crate::version2::answering::UnsentReply;
 use crate::version2::explicit::{base_message, is_explicit};
 use crate::version2::receives::{ArrivedMessage, DividedReceives, KeptPart, gather, take_item};
-use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX};
+use crate::version2::{INITIAL_LEN_MAX, PAYLOAD_LEN_MAX, learn};
 
 /// In the list of slots that wait: there is no memory for the Receives that the connection needs.
 pub(crate) const RECEIVES_OWED: u32 = u32::MAX;
@@ -120,7 +119,43 @@ impl ServerVersion2 {
         }
     }
 
-    /// Lets go of what is kept of a Call, if none is incomplete or another one begins.
+    /// Posts `count` Receives beside the `held` ones, if there is memory for them. Returns how many it posted.
+    pub(crate) fn post_receives<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        held: u32,
+        count: u32,
+    ) -> u32 {
+        let mut posted = 0;
+        while posted < count {
+            // One at any rate, as in version 1.
+            let is_needed = posted == 0 && held < FIRST_RECEIVES;
+            let has_memory = is_needed || !core.is_short();
+            if !has_memory || !self.receives.post(core, id, is_needed) {
+                break;
+            }
+            posted += 1;
+        }
+        posted
+    }
+
+    /// Takes over the peer's characteristics, which the client half has heard.
+    pub(crate) fn learn_peer(&mut self, responder: &mut Responder, peer: &PeerCharacteristics) {
+        if self.peer != *peer {
+            self.peer = *peer;
+            self.learn_receives(responder);
+        }
+    }
+
+    /// Adopts the peer's Receives as its characteristics describe them: every Send from now on fits them.
+    pub(crate) fn learn_receives(&mut self, responder: &mut Responder) {
+        self.peer_layout = self.peer.layout(self.own.send_len_max);
+        self.peer_run = self.peer_layout.run();
+        self.responder2.set_threshold(responder, self.peer_layout.len());
+    }
+
+    /// Drops the kept transmissions, if no Call is incomplete or another one begins.
     fn drop_parts(&mut self, begins_another: bool) {
         if begins_another || !self.responder2.has_open_group() {
             for part in self.parts.drain(..) {
@@ -130,425 +165,346 @@ impl ServerVersion2 {
     }
 }
 
-impl Serving {
-    /// Posts `count` more Receives on a connection that may speak version 2, if there is memory for them.
-    #[cold]
-    pub(crate) fn post_divided<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        count: u32,
-    ) -> bool {
-        let mut posted = 0;
-        if let Some(version2) = &mut self.version2 {
-            while posted < count {
-                // One at any rate, as in version 1.
-                let is_needed = posted == 0 && self.held < FIRST_RECEIVES;
-                let has_memory = is_needed || !core.is_short();
-                if !has_memory || !version2.receives.post(core, id, is_needed) {
-                    break;
-                }
-                posted += 1;
-            }
-        }
-        core.credits.hold(self.account, self.held, self.held + posted);
-        self.held += posted;
-        self.responder.receives_posted(posted);
-        // Without them its client has no credit, and nothing would bring it back here.
-        if self.held < FIRST_RECEIVES && !self.waiting.contains(&RECEIVES_OWED) {
-            self.waiting.push_back(RECEIVES_OWED);
-        }
-        posted == count
+/// Takes in a message on a connection that may speak version 2, now or when there is memory to answer it. `Err`: the
+/// connection has to end.
+pub(crate) fn receive_version2<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    head: Buf,
+) -> Result<(), CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    let arrived = version2.receives.arrive(pass.core, link.id, head);
+    if !serving.may_take_in(pass.core) {
+        return stall(serving, arrived, false);
     }
+    take_in_version2(serving, pass, link, arrived).map(|_| ())
+}
 
-    /// Posts the Receives that a connection has to have, when there is memory again.
-    pub(crate) fn post_owed<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let count = FIRST_RECEIVES.saturating_sub(self.held);
-        if count > 0 {
-            self.post_divided(core, id, count);
-        }
+/// Keeps a message until there is memory.
+fn stall(serving: &mut Serving, arrived: ArrivedMessage, is_first: bool) -> Result<(), CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    let ArrivedMessage { octets, targets, behind, .. } = arrived;
+    if is_first {
+        serving.stalled.push_front(octets);
+        version2.stalled.push_front((targets, behind));
+    } else {
+        serving.stalled.push_back(octets);
+        version2.stalled.push_back((targets, behind));
     }
+    Ok(())
+}
 
-    /// Takes in a message on a connection that may speak version 2, now or when there is memory to answer it. `Err`: the
-    /// connection has to end.
-    pub(crate) fn receive_version2<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        head: Buf,
-    ) -> Result<(), CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let arrived = version2.receives.arrive(pass.core, link.id, head);
-        if !self.may_take_in(pass.core) {
-            return self.stall(arrived, false);
-        }
-        self.take_in_version2(pass, link, arrived).map(|_| ())
+/// Takes in a message that waited. `false`: it waits on.
+pub(crate) fn take_stalled<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    head: Buf,
+) -> Result<bool, CloseReason> {
+    let behind = serving.version2.as_mut().and_then(|version2| version2.stalled.pop_front());
+    let (targets, behind) = behind.unwrap_or_default();
+    take_in_version2(serving, pass, link, ArrivedMessage::of(head, targets, behind))
+}
+
+/// Takes in a message. `false`: there is no memory to put it together, and it waits.
+fn take_in_version2<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    mut arrived: ArrivedMessage,
+) -> Result<bool, CloseReason> {
+    if !arrived.put_together(pass.core) {
+        stall(serving, arrived, true)?;
+        return Ok(false);
     }
-
-    /// Keeps a message until there is memory.
-    fn stall(&mut self, arrived: ArrivedMessage, is_first: bool) -> Result<(), CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let ArrivedMessage { octets, targets, behind, .. } = arrived;
-        if is_first {
-            self.stalled.push_front(octets);
-            version2.stalled.push_front((targets, behind));
-        } else {
-            self.stalled.push_back(octets);
-            version2.stalled.push_back((targets, behind));
-        }
-        Ok(())
-    }
-
-    /// Takes in a message that waited. `false`: it waits on.
-    pub(crate) fn take_stalled<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        head: Buf,
-    ) -> Result<bool, CloseReason> {
-        let behind = self.version2.as_mut().and_then(|version2| version2.stalled.pop_front());
-        let (targets, behind) = behind.unwrap_or_default();
-        self.take_in_version2(pass, link, ArrivedMessage::of(head, targets, behind))
-    }
-
-    /// Takes in a message. `false`: there is no memory to put it together, and it waits.
-    fn take_in_version2<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        mut arrived: ArrivedMessage,
-    ) -> Result<bool, CloseReason> {
-        if !arrived.put_together(pass.core) {
-            self.stall(arrived, true)?;
-            return Ok(false);
-        }
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        if is_first(&arrived.octets) {
-            // The Call says the version (V2-5.3-a).
-            version2.receives.reuse(arrived.targets.take());
-            if version2.responder2.has_open_group()
-                && let Some(small) = version2.responder2.break_off(&mut self.responder, &arrived.octets)
-            {
-                version2.drop_parts(true);
-                self.send_small(pass.core, link.id, &small)?;
-            }
-            return self.take_in(pass, link, arrived.octets).map(|()| true);
-        }
-        if self.begun.is_none() {
-            self.note_arrival(&mut pass.core.state);
-        }
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **version2;
-        let lead = parts.first().map(|part| &part.message.octets[..]);
-        let (event, broken) =
-            responder2.handle_divided(&mut self.responder, &arrived.octets, arrived.behind, lead);
-        let meant = match event {
-            ResponderEvent2::Call(call) => Meant::Call(call.id),
-            ResponderEvent2::Part { part, header_len } => {
-                Meant::Part { is_first: part.number == 0, header_len, payload_len: part.len }
-            }
-            ResponderEvent2::Whole { id, part, header_len } => {
-                Meant::Whole { is_first: part.number == 0, id, header_len, payload_len: part.len }
-            }
-            ResponderEvent2::Answer(small) => Meant::Answer(small),
-            ResponderEvent2::Characteristics(operation) => {
-                match &operation {
-                    OptionalOperation::Initial(initial) => characteristics.handle_initial(initial),
-                    OptionalOperation::Update(update) => characteristics.handle_update(update),
-                    _ => {}
-                }
-                Meant::Told
-            }
-            ResponderEvent2::Rest
-            | ResponderEvent2::ReplyRefused { .. }
-            | ResponderEvent2::Dropped(_)
-            | ResponderEvent2::Reply => Meant::Nothing,
-            ResponderEvent2::Close(_) => Meant::Close,
-        };
-        if let Some(small) = broken {
-            version2.drop_parts(true);
-            self.send_small(pass.core, link.id, &small)?;
-        }
-        if let Some(version2) = &mut self.version2
-            && let Some(refused) = version2.responder2.take_refused_len()
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    if is_first(&arrived.octets) {
+        // The Call says the version (V2-5.3-a).
+        version2.receives.reuse(arrived.targets.take());
+        if version2.responder2.has_open_group()
+            && let Some(small) = version2.responder2.break_off(&mut serving.responder, &arrived.octets)
         {
-            warn_of_length(pass, link.peer, &arrived.octets, refused);
-        }
-        self.act_on(pass, link, meant, arrived)?;
-        Ok(true)
-    }
-
-    /// Takes over what the peer has told the client half of itself.
-    pub(crate) fn learn_peer(&mut self, peer: &PeerCharacteristics) {
-        if let Some(version2) = self.version2.as_mut().filter(|version2| version2.peer != *peer) {
-            version2.peer = *peer;
-            self.learn_receives();
-        }
-    }
-
-    /// Adopts what the peer has told of its Receives: every Send from now on fits them.
-    pub(crate) fn learn_receives(&mut self) {
-        let Some(version2) = &mut self.version2 else { return };
-        version2.peer_layout = version2.peer.layout(version2.own.send_len_max);
-        version2.peer_run = version2.peer_layout.run();
-        version2.responder2.set_threshold(&mut self.responder, version2.peer_layout.len());
-    }
-
-    fn act_on<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        meant: Meant,
-        mut arrived: ArrivedMessage,
-    ) -> Result<(), CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        match meant {
-            Meant::Call(call) => {
-                version2.receives.reuse(arrived.targets);
-                version2.drop_parts(true);
-                self.run_base(pass, link, call, arrived.octets)?;
-                self.tell_characteristics(pass.core, link.id)
-            }
-            Meant::Part { is_first, header_len, payload_len } => {
-                if is_first {
-                    version2.drop_parts(true);
-                }
-                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
-                // Another Receive takes the place of the one that is kept: its Call has the credits of both.
-                self.replenish(pass.core, link.id);
-                Ok(())
-            }
-            Meant::Whole { is_first, id: call, header_len, payload_len } => {
-                if is_first {
-                    version2.drop_parts(true);
-                }
-                version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
-                self.run_group(pass, link, call)?;
-                self.tell_characteristics(pass.core, link.id)
-            }
-            Meant::Answer(small) => {
-                version2.receives.reuse(arrived.targets.take());
-                version2.drop_parts(true);
-                drop(arrived);
-                self.replenish(pass.core, link.id);
-                self.send_small(pass.core, link.id, &small)
-            }
-            Meant::Told => {
-                version2.receives.reuse(arrived.targets.take());
-                drop(arrived);
-                self.learn_receives();
-                self.replenish(pass.core, link.id);
-                Ok(())
-            }
-            Meant::Nothing => {
-                pass.core.statistics.messages_discarded += 1;
-                version2.receives.reuse(arrived.targets.take());
-                version2.drop_parts(false);
-                drop(arrived);
-                self.replenish(pass.core, link.id);
-                Ok(())
-            }
-            Meant::Close => {
-                version2.receives.reuse(arrived.targets.take());
-                Err(CloseReason::Violation("it sent more Calls than it had credits for"))
-            }
-        }
-    }
-
-    /// Runs a Call that came by a base message.
-    fn run_base<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        call_id: ResponderCallId,
-        message: Buf,
-    ) -> Result<(), CloseReason> {
-        let Some(call) = self.responder.call(call_id, &message) else {
-            return Err(fault("a Call that just came is not in process"));
-        };
-        let xid = call.xid();
-        let (ran, pull) = self.begin(pass, link, &call, &message)?;
-        self.settle(pass, link, (call_id, xid), message, pull, ran)
-    }
-
-    /// Runs a Call that came as a group, all of whose transmissions are here.
-    fn run_group<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        call_id: ResponderCallId,
-    ) -> Result<(), CloseReason> {
-        pass.core.statistics.groups_received += 1;
-        if let Some(begun) = self.begun.take() {
-            pass.core.statistics.calls_received += 1;
-            return self.go_on_with_group(pass, link, call_id, begun);
-        }
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let ServerVersion2 { responder2, parts, receives, .. } = &mut **version2;
-        pass.core.statistics.continuations += parts.len() as u64 - 1;
-        if is_explicit(&parts[0].message.octets) {
-            let message = base_message(pass.core, parts);
             version2.drop_parts(true);
-            return match message {
-                Some(message) => self.run_base(pass, link, call_id, message),
-                None => self.refuse(pass.core, link.id, call_id, RefusedCall::Payload).map(|_| ()),
-            };
+            send_small(serving, pass.core, link.id, &small)?;
         }
+        return serving.take_in(pass, link, arrived.octets).map(|()| true);
+    }
+    if serving.begun.is_none() {
+        serving.note_arrival(&mut pass.core.state);
+    }
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **version2;
+    let lead = parts.first().map(|part| &part.message.octets[..]);
+    let (event, broken) =
+        responder2.handle_divided(&mut serving.responder, &arrived.octets, arrived.behind, lead);
+    let meant = match event {
+        ResponderEvent2::Call(call) => Meant::Call(call.id),
+        ResponderEvent2::Part { part, header_len } => {
+            Meant::Part { is_first: part.number == 0, header_len, payload_len: part.len }
+        }
+        ResponderEvent2::Whole { id, part, header_len } => {
+            Meant::Whole { is_first: part.number == 0, id, header_len, payload_len: part.len }
+        }
+        ResponderEvent2::Answer(small) => Meant::Answer(small),
+        ResponderEvent2::Characteristics(operation) => {
+            learn(characteristics, &operation);
+            Meant::Told
+        }
+        ResponderEvent2::Rest
+        | ResponderEvent2::ReplyRefused { .. }
+        | ResponderEvent2::Dropped(_)
+        | ResponderEvent2::Reply => Meant::Nothing,
+        ResponderEvent2::Close(_) => Meant::Close,
+    };
+    if let Some(small) = broken {
+        version2.drop_parts(true);
+        send_small(serving, pass.core, link.id, &small)?;
+    }
+    if let Some(version2) = &mut serving.version2
+        && let Some(refused) = version2.responder2.take_refused_len()
+    {
+        warn_of_length(pass, link.peer, &arrived.octets, refused);
+    }
+    act_on(serving, pass, link, meant, arrived)?;
+    Ok(true)
+}
+
+fn act_on<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    meant: Meant,
+    mut arrived: ArrivedMessage,
+) -> Result<(), CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    match meant {
+        Meant::Call(call) => {
+            version2.receives.reuse(arrived.targets);
+            version2.drop_parts(true);
+            run_base(serving, pass, link, call, arrived.octets)?;
+            tell_characteristics(serving, pass.core, link.id)
+        }
+        Meant::Part { is_first, header_len, payload_len } => {
+            if is_first {
+                version2.drop_parts(true);
+            }
+            version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
+            // Another Receive takes the place of the one that is kept: its Call has the credits of both.
+            serving.replenish(pass.core, link.id);
+            Ok(())
+        }
+        Meant::Whole { is_first, id: call, header_len, payload_len } => {
+            if is_first {
+                version2.drop_parts(true);
+            }
+            version2.parts.push(KeptPart { message: arrived, header_len, payload_len });
+            run_group(serving, pass, link, call)?;
+            tell_characteristics(serving, pass.core, link.id)
+        }
+        Meant::Answer(small) => {
+            version2.receives.reuse(arrived.targets.take());
+            version2.drop_parts(true);
+            drop(arrived);
+            serving.replenish(pass.core, link.id);
+            send_small(serving, pass.core, link.id, &small)
+        }
+        Meant::Told => {
+            version2.receives.reuse(arrived.targets.take());
+            drop(arrived);
+            version2.learn_receives(&mut serving.responder);
+            serving.replenish(pass.core, link.id);
+            Ok(())
+        }
+        Meant::Nothing => {
+            pass.core.statistics.messages_discarded += 1;
+            version2.receives.reuse(arrived.targets.take());
+            version2.drop_parts(false);
+            drop(arrived);
+            serving.replenish(pass.core, link.id);
+            Ok(())
+        }
+        Meant::Close => {
+            version2.receives.reuse(arrived.targets.take());
+            Err(CloseReason::Violation("it sent more Calls than it had credits for"))
+        }
+    }
+}
+
+/// Runs a Call that came by a base message.
+fn run_base<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    call_id: ResponderCallId,
+    message: Buf,
+) -> Result<(), CloseReason> {
+    let Some(call) = serving.responder.call(call_id, &message) else {
+        return Err(fault("a Call that just came is not in process"));
+    };
+    let xid = call.xid();
+    let (ran, pull) = serving.begin(pass, link, &call, &message)?;
+    serving.settle(pass, link, (call_id, xid), message, pull, ran)
+}
+
+/// Runs a Call that came as a group, all of whose transmissions are here.
+fn run_group<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    call_id: ResponderCallId,
+) -> Result<(), CloseReason> {
+    pass.core.statistics.groups_received += 1;
+    if let Some(begun) = serving.begun.take() {
         pass.core.statistics.calls_received += 1;
-        let mut pull = pass.core.pulls.take();
-        let mut is_explicit = false;
-        let count = Responder2::items(&parts[0].message.octets).len();
-        for index in 0..count.min(READ_CHUNKS_MAX) {
-            let mut placed = Placed { pieces: PlacedPieces::new(), len: 0 };
-            let item = Responder2::items(&parts[0].message.octets).iter().nth(index);
-            let Some(item) = item else { break };
-            is_explicit |= matches!(item.place, ItemPlace::Explicit(_));
-            placed.len = item.len;
-            let displacement = item.displacement;
-            let spans: SmallVec<[ItemSpan; 16]> = responder2.map().spans(&item).collect();
-            let pages = transit::pages(&pass.core.pools.payload, item.len as usize);
-            if take_item(pass.core, parts, &spans, &mut placed.pieces) {
-                pass.core.statistics.items_placed += 1;
-                pass.core.transit.take(&mut self.share, pages);
-                pull.held += pages;
-            }
-            pull.reduced.push(Reduced::read_chunk(index as u32, displacement, placed.len));
-            pull.items.push(placed);
-        }
-        let mut gathered = std::mem::take(&mut pass.core.gathered);
-        let is_single = parts.len() == 1 && parts[0].payload().is_some();
-        if !is_single {
-            gather(parts, &mut gathered);
-        }
-        let (at, len) = (parts[0].header_len, parts[0].payload_len);
-        let mut messages = parts.drain(..).map(|part| {
-            receives.reuse(part.message.targets);
-            part.message.octets
-        });
-        let message = messages.next();
-        messages.for_each(drop);
-        let Some(message) = message else { return Err(fault("a Call without its message")) };
-        let stream = match is_single {
-            true => &message[at as usize..][..len as usize],
-            false => &gathered[..],
+        return go_on_with_group(serving, pass, link, call_id, begun);
+    }
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    let ServerVersion2 { responder2, parts, receives, .. } = &mut **version2;
+    pass.core.statistics.continuations += parts.len() as u64 - 1;
+    if is_explicit(&parts[0].message.octets) {
+        let message = base_message(pass.core, parts);
+        version2.drop_parts(true);
+        return match message {
+            Some(message) => run_base(serving, pass, link, call_id, message),
+            None => serving.refuse(pass.core, link.id, call_id, RefusedCall::Payload).map(|_| ()),
         };
-        let ran = match self.responder.call(call_id, &message) {
-            None => Err(fault("a Call that just came is not in process")),
-            Some(call) if pass.core.refused_calls.has(link.peer, call.xid(), pass.core.now) => {
-                self.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection)
-            }
-            // EXRW items beside other items, or with directions (RTR-X-25).
-            Some(_) if is_explicit || count > READ_CHUNKS_MAX => {
-                self.refuse(pass.core, link.id, call_id, RefusedCall::Ineligible)
-            }
-            Some(call) => self.run_pulled(pass, link, &call, (&message, stream), &mut pull),
-        };
-        let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
-        pass.core.gathered = gathered;
-        match ran {
-            Ok(ran) => self.settle(pass, link, (call_id, xid), message, Some(pull), ran),
-            Err(reason) => {
-                self.put_pull(pass.core, pull);
-                Err(reason)
-            }
+    }
+    pass.core.statistics.calls_received += 1;
+    let mut pull = pass.core.pulls.take();
+    let mut is_explicit = false;
+    let count = Responder2::items(&parts[0].message.octets).len();
+    for index in 0..count.min(READ_CHUNKS_MAX) {
+        let mut placed = Placed { pieces: PlacedPieces::new(), len: 0 };
+        let item = Responder2::items(&parts[0].message.octets).iter().nth(index);
+        let Some(item) = item else { break };
+        is_explicit |= matches!(item.place, ItemPlace::Explicit(_));
+        placed.len = item.len;
+        let displacement = item.displacement;
+        let spans: SmallVec<[ItemSpan; 16]> = responder2.map().spans(&item).collect();
+        let pages = transit::pages(&pass.core.pools.payload, item.len as usize);
+        if take_item(pass.core, parts, &spans, &mut placed.pieces) {
+            pass.core.statistics.items_placed += 1;
+            pass.core.transit.take(&mut serving.share, pages);
+            pull.held += pages;
+        }
+        pull.reduced.push(Reduced::read_chunk(index as u32, displacement, placed.len));
+        pull.items.push(placed);
+    }
+    let mut gathered = std::mem::take(&mut pass.core.gathered);
+    let is_single = parts.len() == 1 && parts[0].payload().is_some();
+    if !is_single {
+        gather(parts, &mut gathered);
+    }
+    let (at, len) = (parts[0].header_len, parts[0].payload_len);
+    let mut messages = parts.drain(..).map(|part| {
+        receives.reuse(part.message.targets);
+        part.message.octets
+    });
+    let message = messages.next();
+    messages.for_each(drop);
+    let Some(message) = message else { return Err(fault("a Call without its message")) };
+    let stream = match is_single {
+        true => &message[at as usize..][..len as usize],
+        false => &gathered[..],
+    };
+    let ran = match serving.responder.call(call_id, &message) {
+        None => Err(fault("a Call that just came is not in process")),
+        Some(call) if pass.core.refused_calls.has(link.peer, call.xid(), pass.core.now) => {
+            serving.refuse(pass.core, link.id, call_id, RefusedCall::EndedConnection)
+        }
+        // EXRW items beside other items, or with directions (RTR-X-25).
+        Some(_) if is_explicit || count > READ_CHUNKS_MAX => {
+            serving.refuse(pass.core, link.id, call_id, RefusedCall::Ineligible)
+        }
+        Some(call) => serving.run_pulled(pass, link, &call, (&message, stream), &mut pull),
+    };
+    let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+    pass.core.gathered = gathered;
+    match ran {
+        Ok(ran) => serving.settle(pass, link, (call_id, xid), message, Some(pull), ran),
+        Err(reason) => {
+            serving.put_pull(pass.core, pull);
+            Err(reason)
         }
     }
+}
 
-    /// Goes on with a Call in one Send whose handler ran where it arrived.
-    #[cold]
-    fn go_on_with_group<P: Provider, S: Services>(
-        &mut self,
-        pass: &mut Pass<'_, Core<P>, S>,
-        link: Link<'_>,
-        call_id: ResponderCallId,
-        begun: Begun,
-    ) -> Result<(), CloseReason> {
-        let Some(version2) = &mut self.version2 else { return Err(fault("a message of another version")) };
-        let Some(part) = version2.parts.pop() else { return Err(fault("a Call without its message")) };
-        version2.receives.reuse(part.message.targets);
-        let message = part.message.octets;
-        let Some(call) = self.responder.call(call_id, &message) else {
-            return Err(fault("a Call that just came is not in process"));
-        };
-        let xid = call.xid();
-        let (ran, pull) = self.go_on(pass.core, link, begun, &call, &message)?;
-        self.settle(pass, link, (call_id, xid), message, pull, ran)
-    }
+/// Goes on with a Call in one Send whose handler ran where it arrived.
+#[cold]
+fn go_on_with_group<P: Provider, S: Services>(
+    serving: &mut Serving,
+    pass: &mut Pass<'_, Core<P>, S>,
+    link: Link<'_>,
+    call_id: ResponderCallId,
+    begun: Begun,
+) -> Result<(), CloseReason> {
+    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
+    let Some(part) = version2.parts.pop() else { return Err(fault("a Call without its message")) };
+    version2.receives.reuse(part.message.targets);
+    let message = part.message.octets;
+    let Some(call) = serving.responder.call(call_id, &message) else {
+        return Err(fault("a Call that just came is not in process"));
+    };
+    let xid = call.xid();
+    let (ran, pull) = serving.go_on(pass.core, link, begun, &call, &message)?;
+    serving.settle(pass, link, (call_id, xid), message, pull, ran)
+}
 
-    /// Sends a message that is complete as it is.
-    fn send_small<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        small: &SmallMessage,
-    ) -> Result<(), CloseReason> {
-        core.statistics.errors_sent += 1;
-        let octets = small.as_bytes();
-        let is_taken =
-            self.version2.as_ref().is_none_or(|version2| octets.len() <= version2.peer_layout.len() as usize);
-        if is_taken {
-            return self.send_octets(core, id, octets);
-        }
-        // The shortest answer that ends what its receiver waits for.
-        let xid = u32::from_be_bytes(octets.first_chunk().copied().unwrap_or_default());
-        let credits = self.responder.grant().granted();
-        let shorter = SmallMessage::error(xid, VERSION, credits, ErrorCode2::BadHeader);
-        self.send_octets(core, id, shorter.as_bytes())
+/// Sends a message that is complete as it is.
+fn send_small<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    small: &SmallMessage,
+) -> Result<(), CloseReason> {
+    core.statistics.errors_sent += 1;
+    let octets = small.as_bytes();
+    let is_taken =
+        serving.version2.as_ref().is_none_or(|version2| octets.len() <= version2.peer_layout.len() as usize);
+    if is_taken {
+        return send_octets(serving, core, id, octets);
     }
+    // The shortest answer that ends what its receiver waits for.
+    let xid = u32::from_be_bytes(octets.first_chunk().copied().unwrap_or_default());
+    let credits = serving.responder.grant().granted();
+    let shorter = SmallMessage::error(xid, VERSION, credits, ErrorCode2::BadHeader);
+    send_octets(serving, core, id, shorter.as_bytes())
+}
 
-    fn send_octets<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        octets: &[u8],
-    ) -> Result<(), CloseReason> {
-        let Some(mut send) = core.pools.messages.take() else { return Err(CloseReason::CannotReply) };
-        send.set_len(octets.len());
-        send.copy_from_slice(octets);
-        let mut draft = core.draft();
-        draft.clear();
-        draft.send = Some(send);
-        self.post_in_order(core, id, draft)
-    }
+fn send_octets<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    octets: &[u8],
+) -> Result<(), CloseReason> {
+    let Some(mut send) = core.pools.messages.take() else { return Err(CloseReason::CannotReply) };
+    send.set_len(octets.len());
+    send.copy_from_slice(octets);
+    let mut draft = core.draft();
+    draft.clear();
+    draft.send = Some(send);
+    serving.post_in_order(core, id, draft)
+}
 
-    /// Posts a message behind those that wait for room.
-    pub(crate) fn post_in_order<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        if self.blocked.is_empty() {
-            return self.post(core, id, draft);
-        }
-        let max = core.config.credits_max as usize * core.config.continuation as usize;
-        if self.blocked.len() > max {
-            core.put_draft(draft);
-            return Err(CloseReason::Violation("it does not take its Replies"));
-        }
-        self.block(core, draft);
-        Ok(())
+/// Tells this end's characteristics, right behind the answer to the first Call (XC-X-1).
+fn tell_characteristics<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+) -> Result<(), CloseReason> {
+    let Some(version2) = serving.version2.as_mut().filter(|version2| !version2.has_told) else {
+        return Ok(());
+    };
+    let mut out = [0; INITIAL_LEN_MAX];
+    let credits = serving.responder.grant().granted();
+    let Ok(len) = version2.own.emit_initial(credits, &mut out) else {
+        return Err(fault("characteristics are longer than a message"));
+    };
+    // Its Receives may be too short for them: it goes on with defaults (XC-j).
+    version2.has_told = len <= version2.peer_layout.len() as usize;
+    if !version2.has_told {
+        return Ok(());
     }
-
-    /// Tells this end's characteristics, right behind the answer to the first Call (XC-X-1).
-    fn tell_characteristics<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-    ) -> Result<(), CloseReason> {
-        let Some(version2) = self.version2.as_mut().filter(|version2| !version2.has_told) else {
-            return Ok(());
-        };
-        let mut out = [0; INITIAL_LEN_MAX];
-        let credits = self.responder.grant().granted();
-        let Ok(len) = version2.own.emit_initial(credits, &mut out) else {
-            return Err(fault("characteristics are longer than a message"));
-        };
-        // Its Receives may be too short for them: it goes on with defaults (XC-j).
-        version2.has_told = len <= version2.peer_layout.len() as usize;
-        if !version2.has_told {
-            return Ok(());
-        }
-        self.send_octets(core, id, &out[..len])
-    }
+    send_octets(serving, core, id, &out[..len])
 }

@@ -6,92 +6,84 @@ use stag_proto::parameters::Parameters;
 use stag_proto::version::{NextMessage, ProtocolVersion};
 use stag_wire::reliable_reply::announces_version_2;
 
-use crate::ConnectionId;
 use crate::both_ways::Half;
 use crate::client::calling::Calling;
 use crate::client::slot::CallKind;
-use crate::client::{Chunks, CloseReason, Credentials, ReplyMode, Request};
+use crate::client::{Chunks, CloseReason, Request};
 use crate::config::ProtocolChoice;
-use crate::connection::Connection;
-use crate::engine::{Engine, find};
+use crate::connection::{Connection, Connections};
 use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
-use crate::version2::{ClientVersion2, PlacementLimits, ServerVersion2, own_characteristics};
+use crate::version2::{
+    ClientVersion2, PlacementLimits, ServerVersion2, calling, own_characteristics, serving,
+};
+use crate::{ConnectionId, EngineConfig};
 
-impl<P: Provider, S: Services> Engine<P, S> {
-    /// Returns `capacity` with as many targets for each Receive as a connection of version 2 may post.
-    pub(crate) fn with_targets(&self, capacity: QueuePairCapacity) -> QueuePairCapacity {
-        let config = &self.core.config;
-        let own = own_characteristics(config, self.core.provider.limits().receive_targets, true);
-        let receive_targets = if config.speaks_version_2() { own.layout.targets() } else { 0 };
-        QueuePairCapacity { receive_targets, ..capacity }
-    }
+/// Returns `capacity` with as many targets for each Receive as a connection of version 2 may post.
+pub(crate) fn with_targets<P: Provider>(core: &Core<P>, capacity: QueuePairCapacity) -> QueuePairCapacity {
+    let config = &core.config;
+    let own = own_characteristics(config, core.provider.limits().receive_targets, true);
+    let receive_targets = if config.speaks_version_2() { own.layout.targets() } else { 0 };
+    QueuePairCapacity { receive_targets, ..capacity }
+}
 
-    /// What the client's connection `id` has to find out, as [`Engine::second_client`].
-    pub(crate) fn version2_of(
-        &mut self,
-        id: ConnectionId,
-        parameters: Parameters,
-        private_data: &[u8],
-    ) -> Option<Box<ClientVersion2>> {
-        let session = find(&mut self.connections, id)?.session.as_deref()?;
-        let assumes_version_1 = session.assumes_version_1;
-        self.second_client(parameters, private_data, assumes_version_1)
+/// The client half's additions for version 2, if the established connection `id` is to probe for it. `None`: it speaks version 1.
+pub(crate) fn version2_of<P: Provider>(
+    core: &Core<P>,
+    connections: &Connections,
+    id: ConnectionId,
+    parameters: Parameters,
+    private_data: &[u8],
+) -> Option<Box<ClientVersion2>> {
+    let config = &core.config;
+    let found = connections.get(id.index as usize)?.as_deref().filter(|found| found.id == id)?;
+    let is_announced = announces_version_2(private_data);
+    let assumes_version_1 = found.session.as_deref()?.assumes_version_1;
+    let is_tried = !assumes_version_1 && has_room_for_version2(config, connections);
+    if !is_tried || !(is_announced || config.protocol == ProtocolChoice::Two) {
+        return None;
     }
+    let limits = core.provider.limits();
+    let own = own_characteristics(config, limits.receive_targets, is_announced);
+    let placement = PlacementLimits::of(config, &limits);
+    Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced, placement)))
+}
 
-    /// Says what a client's connection that is established has to find out of the peer's version. `None`: nothing, it speaks
-    /// version 1.
-    pub(crate) fn second_client(
-        &self,
-        parameters: Parameters,
-        private_data: &[u8],
-        assumes_version_1: bool,
-    ) -> Option<Box<ClientVersion2>> {
-        let config = &self.core.config;
-        let is_announced = announces_version_2(private_data);
-        let is_tried = !assumes_version_1 && self.has_room_for_version2();
-        if !is_tried || !(is_announced || config.protocol == ProtocolChoice::Two) {
-            return None;
-        }
-        let limits = self.core.provider.limits();
-        let own = own_characteristics(config, limits.receive_targets, is_announced);
-        let placement = PlacementLimits::of(config, &limits);
-        Some(Box::new(ClientVersion2::new(config, own, parameters, is_announced, placement)))
+/// Whether one more connection may speak version 2.
+pub(crate) fn has_room_for_version2(config: &EngineConfig, connections: &Connections) -> bool {
+    let most = config.version2_connections();
+    if most == 0 || most >= config.connections_max {
+        return most > 0;
     }
+    let mut open = connections.iter().flatten().filter(|found| found.may_speak_version2());
+    open.nth(most as usize - 1).is_none()
+}
 
-    /// Whether one more connection may speak version 2.
-    pub(crate) fn has_room_for_version2(&self) -> bool {
-        let config = &self.core.config;
-        let most = config.version2_connections();
-        if most == 0 || most >= config.connections_max {
-            return most > 0;
-        }
-        let mut open = self.connections.iter().flatten().filter(|found| found.may_speak_version2());
-        open.nth(most as usize - 1).is_none()
+/// Gives the server half of a new connection what version 2 adds, if it may be spoken.
+pub(crate) fn offer_version2<P: Provider>(
+    core: &Core<P>,
+    connections: &Connections,
+    connection: &mut Connection,
+    serving: &mut Serving,
+    private_data: &[u8],
+) {
+    let config = &core.config;
+    let is_announced = announces_version_2(private_data);
+    // Without room the client hears no announcement, as from a server that speaks version 1 only.
+    if !(is_announced || config.protocol == ProtocolChoice::Two)
+        || !has_room_for_version2(config, connections)
+    {
+        return;
     }
-
-    /// Gives the server half of a new connection what version 2 adds, if it may be spoken.
-    pub(crate) fn offer_version2(
-        &self,
-        connection: &mut Connection,
-        serving: &mut Serving,
-        private_data: &[u8],
-    ) {
-        let config = &self.core.config;
-        let is_announced = announces_version_2(private_data);
-        // Without room the client hears no announcement, as from a server that speaks version 1 only.
-        if !(is_announced || config.protocol == ProtocolChoice::Two) || !self.has_room_for_version2() {
-            return;
-        }
-        let own = own_characteristics(config, self.core.provider.limits().receive_targets, is_announced);
-        // Until the client tells more, Replies are as long as version 1 would have them (V2-5.2-c).
-        let threshold = connection.parameters.reply_threshold;
-        serving.version2 = Some(Box::new(ServerVersion2::new(config, own, threshold)));
-        serving.learn_receives();
-        connection.is_special = true;
-    }
+    let own = own_characteristics(config, core.provider.limits().receive_targets, is_announced);
+    // Until the client tells more, Replies are as long as version 1 would have them (V2-5.2-c).
+    let threshold = connection.parameters.reply_threshold;
+    let mut version2 = Box::new(ServerVersion2::new(config, own, threshold));
+    version2.learn_receives(&mut serving.responder);
+    serving.version2 = Some(version2);
+    connection.is_special = true;
 }
 
 impl Connection {
@@ -117,17 +109,8 @@ impl Connection {
         let Some(calling) = &mut self.calling else { return false };
         calling.post_divided(core, self.id);
         let named = calling.policy.keep_alive;
-        let request = Request {
-            program: named.map_or(0, |policy| policy.program),
-            version: named.map_or(0, |policy| policy.version),
-            procedure: 0,
-            credentials: Credentials::None,
-            user: 0,
-            timeout: core.config.set_up_timeout,
-            results_len_max: 0,
-            retransmit: false,
-            reply_mode: ReplyMode::Chunk,
-        };
+        let (program, version) = named.map_or((0, 0), |policy| (policy.program, policy.version));
+        let request = Request::null(program, version, core.config.set_up_timeout);
         let made =
             calling.make(core, self.id, &request, &mut Chunks::default(), CallKind::KeepAlive, |_| Ok(()));
         if let Some(version2) = &mut calling.version2 {
@@ -150,17 +133,20 @@ impl Connection {
         match (half, &mut self.serving, &mut self.calling) {
             (Some(Half::Serving), Some(serving), _) if is_settled => {
                 let link = Link { id: self.id, peer: self.peer.as_ref() };
-                serving.receive_version2(pass, link, message)
+                serving::receive_version2(serving, pass, link, message)
             }
             // V2-5-a: one message at a time, until the first is answered.
             (Some(Half::Serving), Some(_), _) => {
                 Err(CloseReason::Violation("it called before it said which version it speaks"))
             }
             (Some(Half::Calling), serving, Some(calling)) => {
-                let received = calling.receive_version2(pass.core, self.id, message, invalidated, exposed);
+                let received =
+                    calling::receive_version2(calling, pass.core, self.id, message, invalidated, exposed);
                 received.map_err(CloseReason::Violation)?;
-                if let (Some(serving), Some(version2)) = (serving, &calling.version2) {
-                    serving.learn_peer(&version2.peer);
+                if let (Some(serving), Some(version2)) = (serving, &calling.version2)
+                    && let Some(own) = &mut serving.version2
+                {
+                    own.learn_peer(&mut serving.responder, &version2.peer);
                 }
                 self.advance_set_up(pass.core)
             }
@@ -190,7 +176,7 @@ impl Connection {
                 return Err(CloseReason::Violation("it announced version 2, and refuses it"));
             }
             NextMessage::Any(ProtocolVersion::One) => {
-                calling.fall_back();
+                calling::fall_back(calling);
                 if let Some(serving) = &mut self.serving {
                     serving.version2 = None;
                 }

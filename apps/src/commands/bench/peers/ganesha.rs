@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use stag_bench::null_over_tcp::{self, NullOverTcp};
+use stag_server::values::Poll;
 
 use super::tools::{Running, find, free_port, pinned, version, wait_for};
 use super::{MissingProgram, PeerRow, PeerSetup};
 use crate::demo::server::{Server, ServerConfig};
-use crate::values::Poll;
 
 /// What is compared.
 pub(super) const SHAPE: &str = "NULL of NFS version 4, TCP";

@@ -17,6 +17,7 @@ use crate::server::doomed::reply_id;
 use crate::server::draft::Draft;
 use crate::server::pending::Served;
 use crate::server::pushing::{Posted, plan_write, plan_writes, post_draft, report_refused};
+use crate::server::serving::exposing::expose;
 use crate::server::spares::Reused;
 use crate::service::{Lookup, Services};
 use crate::state::{Core, Pass};
@@ -101,7 +102,7 @@ impl Serving {
             Err(ReplyError::NoReplyChunk | ReplyError::ReplyChunk)
                 if self.exposes_replies() && !draft.long.is_empty() =>
             {
-                return self.expose(core, id, call, message, &items, draft);
+                return expose(self, core, id, call, message, &items, draft);
             }
             Err(error) => {
                 core.put_draft(draft);
@@ -191,6 +192,25 @@ impl Serving {
                 return Err(fault(what));
             }
         }
+        Ok(())
+    }
+
+    /// Posts a message behind those that wait for room.
+    pub(crate) fn post_in_order<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        draft: Box<Draft>,
+    ) -> Result<(), CloseReason> {
+        if self.blocked.is_empty() {
+            return self.post(core, id, draft);
+        }
+        let max = core.config.credits_max as usize * core.config.continuation as usize;
+        if self.blocked.len() > max {
+            core.put_draft(draft);
+            return Err(CloseReason::Violation("it does not take its Replies"));
+        }
+        self.block(core, draft);
         Ok(())
     }
 

@@ -31,6 +31,7 @@ use crate::server::doomed::reply_id;
 use crate::server::draft::{Draft, transit_pages};
 use crate::server::pulling::SILENCE_MAX;
 use crate::server::pushing::plan_writes;
+use crate::server::transit::TransitShare;
 use crate::state::Core;
 
 /// What one place of the table holds.
@@ -82,319 +83,23 @@ impl Exposing {
         }
     }
 
-    fn is_idle(&self) -> bool {
+    /// Whether the peer may read no exposed Reply, and none waits for a place.
+    pub(super) fn is_idle(&self) -> bool {
         self.awaited == 0 && self.waiting.is_empty()
     }
-}
 
-impl Serving {
-    /// Lets Replies be exposed from now on: the peer said that it pulls them. `remote_invalidation`: both ends support it.
-    /// Returns how many at once, which is as many as there were Receives to post for; the caller tells the peer of them.
-    #[cold]
-    pub(crate) fn expose_replies<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) -> u16 {
-        let mut posted = 0;
-        while posted < core.config.exposed_replies
-            && !core.is_short()
-            && let Some(buf) = core.pools.messages.take()
-            && core.provider.post_receive(id, 0, buf).is_ok()
-        {
-            posted += 1;
-        }
-        // The configuration has no more than that.
-        let count = u16::try_from(posted).unwrap_or(u16::MAX);
-        if count > 0 {
-            let remote_invalidation = self.responder.parameters().remote_invalidation;
-            self.share.exposed_len_max = core.config.exposed_len_max;
-            self.exposing = Some(Box::new(Exposing {
-                replies: ExposedReplies::new(count, EXPOSED_SEGMENTS_MAX as u32, remote_invalidation),
-                places: (0..count).map(|_| Place::default()).collect(),
-                waiting: VecDeque::new(),
-                done_receives: posted,
-                awaited: 0,
-            }));
-        }
-        count
+    /// Whether a Reply waits for a place, which the peer frees by an RDMA_DONE.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
-    /// Whether the peer was told that Replies are exposed.
-    pub(crate) fn exposes_replies(&self) -> bool {
-        self.exposing.is_some()
+    /// A Receive came back while the connection ends. `false`: it was none of those for RDMA_DONE.
+    pub(super) fn lose_receive(&mut self) -> bool {
+        let is_own = self.done_receives > 0;
+        self.done_receives -= u32::from(is_own);
+        is_own
     }
 
-    /// Whether the peer may read no exposed Reply, and none waits for a place.
-    pub(super) fn is_exposing_nothing(&self) -> bool {
-        self.exposing.as_ref().is_none_or(|exposing| exposing.is_idle())
-    }
-
-    /// Whether a Reply waits until the peer tells of another.
-    pub(super) fn has_unexposed(&self) -> bool {
-        self.exposing.as_ref().is_some_and(|exposing| !exposing.waiting.is_empty())
-    }
-
-    /// A Receive came back while the connection ends: without a message, or with one that is ignored.
-    #[cold]
-    pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
-        match &mut self.exposing {
-            // Whose it was does not matter any more.
-            Some(exposing) if exposing.done_receives > 0 => exposing.done_receives -= 1,
-            _ => self.receive_gone(core),
-        }
-    }
-
-    /// Takes a message in if it is an RDMA_DONE and Replies are exposed; else hands it back. `Err`: the connection has to end.
-    #[inline(never)]
-    pub(crate) fn take_done<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        message: Buf,
-        invalidated: Option<Handle>,
-    ) -> Result<Option<Buf>, CloseReason> {
-        let Some(exposing) = self.exposing.as_deref_mut() else { return Ok(Some(message)) };
-        let Some(done) = Done::parse(&message) else {
-            let is_misused = invalidated.is_some_and(|handle| exposing.owner(handle).is_some());
-            return match is_misused {
-                true => Err(CloseReason::Violation(FOREIGN_HANDLE)),
-                false => Ok(Some(message)),
-            };
-        };
-        if core.provider.post_receive(id, 0, message).is_err() {
-            // The connection is ending.
-            exposing.done_receives = exposing.done_receives.saturating_sub(1);
-        }
-        match exposing.replies.handle_done(done.xid, invalidated.map(|handle| handle.0)) {
-            DoneOutcome::Told { reply, .. } => {
-                core.statistics.replies_taken += 1;
-                let place = &mut exposing.places[reply.index()];
-                place.handles.retain(|own| invalidated.is_none_or(|handle| handle.0 != *own));
-                exposing.awaited -= u32::from(std::mem::take(&mut place.is_awaited));
-                self.progress.step();
-                self.end_exposure(core, id, reply);
-                self.expose_waiting(core, id)?;
-            }
-            DoneOutcome::Unknown => core.statistics.messages_discarded += 1,
-            DoneOutcome::ForeignHandle(_) => return Err(CloseReason::Violation(FOREIGN_HANDLE)),
-        }
-        Ok(None)
-    }
-
-    /// A Call has the xid of an exposed Reply: its sender has no more use for that one.
-    #[cold]
-    pub(super) fn supersede<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, xid: u32) {
-        let Some(exposing) = self.exposing.as_deref_mut().filter(|exposing| exposing.awaited > 0) else {
-            return;
-        };
-        if let Some(reply) = exposing.replies.handle_call(xid) {
-            exposing.revoked(reply);
-            self.end_exposure(core, id, reply);
-        }
-    }
-
-    /// Ends the access to Replies that the peer has left unread for too long (RR-4.1.3-f).
-    pub(crate) fn revoke_overdue<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        let limit = core.config.peer_timeout;
-        self.revoke_older(core, id, |_| limit);
-    }
-
-    /// The same, where others wait for the memory: for as long as a silent peer's pulls keep theirs.
-    pub(crate) fn revoke_silent<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
-        self.revoke_older(core, id, |place| {
-            SILENCE_MAX + Duration::from_micros((u64::from(place.pages) * PAGE_LEN as u64 * 1_000_000) >> 20)
-        });
-    }
-
-    /// Ends the access to Replies that the peer could read for so long.
-    #[cold]
-    fn revoke_older<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        limit: impl Fn(&Place) -> Duration,
-    ) {
-        let places = self.exposing.as_ref().map_or(0, |exposing| exposing.places.len());
-        for index in 0..places {
-            let Some(exposing) = self.exposing.as_deref_mut().filter(|exposing| exposing.awaited > 0) else {
-                return;
-            };
-            let place = &exposing.places[index];
-            let is_over = core.now >= place.since.saturating_add(limit(place));
-            if let Some(reply) = place.reply.filter(|_| place.is_awaited && is_over) {
-                let _ = exposing.replies.revoke(reply);
-                exposing.revoked(reply);
-                core.statistics.exposures_expired += 1;
-                self.end_exposure(core, id, reply);
-            }
-        }
-    }
-
-    /// Memory of an exposed Reply is fenced. `Some`, with the memory: it is none.
-    pub(crate) fn exposure_fenced<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        handle: Handle,
-        exposed: Exposed,
-    ) -> Result<Option<Exposed>, CloseReason> {
-        let Some(exposing) = self.exposing.as_deref_mut() else { return Ok(Some(exposed)) };
-        let Some(index) = exposing.owner(handle) else { return Ok(Some(exposed)) };
-        drop(exposed);
-        self.handle_dead(core, index, handle.0);
-        self.expose_waiting(core, id)?;
-        Ok(None)
-    }
-
-    /// A handle of the Reply in this place is dead, and its memory is back.
-    fn handle_dead<P>(&mut self, core: &mut Core<P>, index: usize, handle: u32) {
-        let Some(exposing) = self.exposing.as_deref_mut() else { return };
-        let place = &mut exposing.places[index];
-        place.handles.retain(|own| *own != handle);
-        let memory = place.reply.and_then(|reply| exposing.replies.handle_fenced(reply, handle));
-        if memory == Some(ExposedMemory::Safe) {
-            self.release_place(core, index);
-        }
-    }
-
-    /// Nothing of the Reply in this place is exposed any more.
-    fn release_place<P>(&mut self, core: &mut Core<P>, index: usize) {
-        let Some(exposing) = self.exposing.as_deref_mut() else { return };
-        let pages = std::mem::take(&mut exposing.places[index].pages);
-        core.transit.give_reply(&mut self.share, pages as usize);
-    }
-
-    /// Fences what is left of a Reply that was told of or revoked.
-    fn end_exposure<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, reply: ExposedId) {
-        loop {
-            let Some(exposing) = self.exposing.as_deref_mut() else { return };
-            let Some(handle) = exposing.replies.poll_fence(reply) else { break };
-            core.statistics.local_fences += 1;
-            match core.provider.fence(id, Handle(handle), 0) {
-                Some(Fence::Done(_)) => self.handle_dead(core, reply.index(), handle),
-                // None: the connection is ending, and its completion carries the memory.
-                Some(Fence::Pending) | None => {}
-            }
-        }
-        if self.exposing.as_ref().is_some_and(|exposing| exposing.places[reply.index()].handles.is_empty()) {
-            self.release_place(core, reply.index());
-        }
-    }
-
-    /// Exposes a Reply that is longer than all that its Call provides (RR-4.1.1-a), at once or when there is a place.
-    #[cold]
-    pub(super) fn expose<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: &responder::ReceivedCall<'_>,
-        message: &[u8],
-        items: &[u32],
-        mut draft: Box<Draft>,
-    ) -> Result<(), CloseReason> {
-        let (payload_len, pieces) = (draft.payload_len as u32, draft.long.len());
-        let form = match self.responder.plan_exposed(call.id, message, items, payload_len, pieces as u32) {
-            Ok(form) if pieces <= EXPOSED_SEGMENTS_MAX => form,
-            refused => {
-                core.put_draft(draft);
-                let error = refused.err().unwrap_or(ReplyError::Header);
-                return self.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| ());
-            }
-        };
-        self.replenish(core, id);
-        // Their handles are put in when they are exposed.
-        let unexposed = |piece: &Shared| ReadSegment {
-            position: 0,
-            segment: Segment { handle: 0, length: piece.len() as u32, offset: 0 },
-        };
-        let segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> =
-            draft.long.iter().map(unexposed).collect();
-        let Some(send) = draft.send.as_mut() else {
-            core.put_draft(draft);
-            return Err(fault("a Reply without a message buffer"));
-        };
-        let Ok(emitted) = self.responder.emit_exposed(call.id, message, items, &form, &segments, send) else {
-            core.put_draft(draft);
-            return Err(fault("a Call that ended while it was answered"));
-        };
-        send.set_len(emitted.header_len);
-        draft.invalidate = emitted.invalidate.map(Handle);
-        draft.id = reply_id(call.xid());
-        let pages = draft.long.iter().map(transit_pages).sum::<usize>();
-        // The Payload stream stays: only the results go to chunks.
-        let long = std::mem::take(&mut draft.long);
-        plan_writes(core, call, &mut draft);
-        draft.long = long;
-        core.transit.take_reply(&mut self.share, draft.pages as usize + pages);
-        core.statistics.replies_sent += 1;
-        let limit = core.config.credits_max as usize;
-        let Some(exposing) = self.exposing.as_deref_mut() else {
-            return Err(fault("a Reply is exposed on a connection that exposes none"));
-        };
-        if exposing.waiting.len() > limit {
-            core.put_draft(draft);
-            return Err(CloseReason::Violation("it does not take its Replies"));
-        }
-        exposing.waiting.push_back(Waiting { xid: call.xid(), draft, pages: pages as u32 });
-        self.expose_waiting(core, id)
-    }
-
-    /// Exposes the Replies that there are places for, and sends their messages.
-    fn expose_waiting<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-    ) -> Result<(), CloseReason> {
-        while let Some(exposing) = self.exposing.as_deref_mut()
-            && exposing.replies.available() > 0
-            && let Some(Waiting { xid, mut draft, pages }) = exposing.waiting.pop_front()
-        {
-            let mut segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> = ArrayVec::new();
-            for piece in draft.long.drain(..) {
-                let len = piece.len() as u32;
-                let Ok(source) = core.provider.expose(id, Exposed::Read(piece)) else { break };
-                segments.push(ReadSegment { position: 0, segment: segment(source, len) });
-            }
-            let exposed: u32 = segments.iter().map(|entry| entry.segment.length).sum();
-            let is_whole = exposed as usize == draft.payload_len;
-            let message = draft.send.as_deref_mut().unwrap_or_default();
-            let reply = match replace_read_segments(message, &segments) {
-                Ok(()) if is_whole => exposing.replies.expose(xid, &segments),
-                _ => None,
-            };
-            // The table and the queue pair have room for it, unless the connection is ending.
-            let Some(reply) = reply else {
-                core.put_draft(draft);
-                return Err(CloseReason::CannotReply);
-            };
-            exposing.places[reply.index()] = Place {
-                reply: Some(reply),
-                handles: segments.iter().map(|entry| entry.segment.handle).collect(),
-                pages,
-                since: core.now,
-                is_awaited: true,
-            };
-            exposing.awaited += 1;
-            core.statistics.replies_exposed += 1;
-            if self.blocked.is_empty() {
-                self.post(core, id, draft)?;
-            } else {
-                self.block(core, draft);
-            }
-        }
-        Ok(())
-    }
-
-    /// The connection is gone, and all that was exposed came back.
-    pub(super) fn close_exposing<P>(&mut self, core: &mut Core<P>) {
-        let Some(mut exposing) = self.exposing.take() else { return };
-        exposing.replies.handle_disconnect(|_| {});
-        for waiting in exposing.waiting.drain(..) {
-            core.put_draft(waiting.draft);
-        }
-    }
-}
-
-const FOREIGN_HANDLE: &str = "its Send invalidated a handle that it must not (RR-4.1.4-c)";
-
-impl Exposing {
     /// The place whose Reply has this handle.
     fn owner(&self, handle: Handle) -> Option<usize> {
         self.places.iter().position(|place| place.handles.contains(&handle.0))
@@ -405,4 +110,297 @@ impl Exposing {
         let place = &mut self.places[reply.index()];
         self.awaited -= u32::from(std::mem::take(&mut place.is_awaited));
     }
+
+    /// Revokes the exposed Reply that has the xid of a new Call: the peer does not need that Reply any more.
+    #[cold]
+    pub(super) fn supersede<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        share: &mut TransitShare,
+        xid: u32,
+    ) {
+        if self.awaited == 0 {
+            return;
+        }
+        if let Some(reply) = self.replies.handle_call(xid) {
+            self.revoked(reply);
+            self.end_exposure(core, id, share, reply);
+        }
+    }
+
+    /// Revokes Replies that the peer could read for longer than `limit`.
+    #[cold]
+    fn revoke_older<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        share: &mut TransitShare,
+        limit: impl Fn(&Place) -> Duration,
+    ) {
+        for index in 0..self.places.len() {
+            if self.awaited == 0 {
+                return;
+            }
+            let place = &self.places[index];
+            let is_over = core.now >= place.since.saturating_add(limit(place));
+            if let Some(reply) = place.reply.filter(|_| place.is_awaited && is_over) {
+                let _ = self.replies.revoke(reply);
+                self.revoked(reply);
+                core.statistics.exposures_expired += 1;
+                self.end_exposure(core, id, share, reply);
+            }
+        }
+    }
+
+    /// A handle of the Reply in this place is fenced, and its memory is back.
+    fn handle_dead<P>(&mut self, core: &mut Core<P>, share: &mut TransitShare, index: usize, handle: u32) {
+        let place = &mut self.places[index];
+        place.handles.retain(|own| *own != handle);
+        let memory = place.reply.and_then(|reply| self.replies.handle_fenced(reply, handle));
+        if memory == Some(ExposedMemory::Safe) {
+            self.release_place(core, share, index);
+        }
+    }
+
+    /// Nothing of the Reply in this place is exposed any more.
+    fn release_place<P>(&mut self, core: &mut Core<P>, share: &mut TransitShare, index: usize) {
+        let pages = std::mem::take(&mut self.places[index].pages);
+        core.transit.give_reply(share, pages as usize);
+    }
+
+    /// Fences the rest of a Reply that the peer has read, or that was revoked.
+    fn end_exposure<P: Provider>(
+        &mut self,
+        core: &mut Core<P>,
+        id: ConnectionId,
+        share: &mut TransitShare,
+        reply: ExposedId,
+    ) {
+        while let Some(handle) = self.replies.poll_fence(reply) {
+            core.statistics.local_fences += 1;
+            match core.provider.fence(id, Handle(handle), 0) {
+                Some(Fence::Done(_)) => self.handle_dead(core, share, reply.index(), handle),
+                // None: the connection is ending, and its completion carries the memory.
+                Some(Fence::Pending) | None => {}
+            }
+        }
+        if self.places[reply.index()].handles.is_empty() {
+            self.release_place(core, share, reply.index());
+        }
+    }
+
+    /// The connection is gone, and all exposed memory came back.
+    pub(super) fn close<P>(mut self, core: &mut Core<P>) {
+        self.replies.handle_disconnect(|_| {});
+        for waiting in self.waiting.drain(..) {
+            core.put_draft(waiting.draft);
+        }
+    }
+}
+
+const FOREIGN_HANDLE: &str = "its Send invalidated a handle that it must not (RR-4.1.4-c)";
+
+/// Lets Replies be exposed from now on: the peer said that it pulls them. Returns how many at once, which is as many as there were
+/// Receives to post for; the caller tells the peer of them.
+#[cold]
+pub(crate) fn expose_replies<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+) -> u16 {
+    let mut posted = 0;
+    while posted < core.config.exposed_replies
+        && !core.is_short()
+        && let Some(buf) = core.pools.messages.take()
+        && core.provider.post_receive(id, 0, buf).is_ok()
+    {
+        posted += 1;
+    }
+    // The configuration has no more than that.
+    let count = u16::try_from(posted).unwrap_or(u16::MAX);
+    if count > 0 {
+        let remote_invalidation = serving.responder.parameters().remote_invalidation;
+        serving.share.exposed_len_max = core.config.exposed_len_max;
+        serving.exposing = Some(Box::new(Exposing {
+            replies: ExposedReplies::new(count, EXPOSED_SEGMENTS_MAX as u32, remote_invalidation),
+            places: (0..count).map(|_| Place::default()).collect(),
+            waiting: VecDeque::new(),
+            done_receives: posted,
+            awaited: 0,
+        }));
+    }
+    count
+}
+
+/// Takes a message in if it is an RDMA_DONE and Replies are exposed; else hands it back. `Err`: the connection has to end.
+#[inline(never)]
+pub(crate) fn take_done<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    message: Buf,
+    invalidated: Option<Handle>,
+) -> Result<Option<Buf>, CloseReason> {
+    let Some(exposing) = serving.exposing.as_deref_mut() else { return Ok(Some(message)) };
+    let Some(done) = Done::parse(&message) else {
+        let is_misused = invalidated.is_some_and(|handle| exposing.owner(handle).is_some());
+        return match is_misused {
+            true => Err(CloseReason::Violation(FOREIGN_HANDLE)),
+            false => Ok(Some(message)),
+        };
+    };
+    if core.provider.post_receive(id, 0, message).is_err() {
+        // The connection is ending.
+        exposing.done_receives = exposing.done_receives.saturating_sub(1);
+    }
+    match exposing.replies.handle_done(done.xid, invalidated.map(|handle| handle.0)) {
+        DoneOutcome::Told { reply, .. } => {
+            core.statistics.replies_taken += 1;
+            let handles = &mut exposing.places[reply.index()].handles;
+            handles.retain(|own| invalidated.is_none_or(|handle| handle.0 != *own));
+            exposing.revoked(reply);
+            serving.progress.step();
+            exposing.end_exposure(core, id, &mut serving.share, reply);
+            expose_waiting(serving, core, id)?;
+        }
+        DoneOutcome::Unknown => core.statistics.messages_discarded += 1,
+        DoneOutcome::ForeignHandle(_) => return Err(CloseReason::Violation(FOREIGN_HANDLE)),
+    }
+    Ok(None)
+}
+
+/// Ends the access to Replies that the peer has left unread for too long (RR-4.1.3-f).
+pub(crate) fn revoke_overdue<P: Provider>(serving: &mut Serving, core: &mut Core<P>, id: ConnectionId) {
+    let limit = core.config.peer_timeout;
+    if let Some(exposing) = &mut serving.exposing {
+        exposing.revoke_older(core, id, &mut serving.share, |_| limit);
+    }
+}
+
+/// The same, where others wait for the memory: for as long as a silent peer's pulls keep theirs.
+pub(crate) fn revoke_silent<P: Provider>(serving: &mut Serving, core: &mut Core<P>, id: ConnectionId) {
+    let Some(exposing) = &mut serving.exposing else { return };
+    exposing.revoke_older(core, id, &mut serving.share, |place| {
+        SILENCE_MAX + Duration::from_micros((u64::from(place.pages) * PAGE_LEN as u64 * 1_000_000) >> 20)
+    });
+}
+
+/// Memory of an exposed Reply is fenced. `Some`, with the memory: it is none.
+pub(crate) fn exposure_fenced<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    handle: Handle,
+    exposed: Exposed,
+) -> Result<Option<Exposed>, CloseReason> {
+    let Some(exposing) = serving.exposing.as_deref_mut() else { return Ok(Some(exposed)) };
+    let Some(index) = exposing.owner(handle) else { return Ok(Some(exposed)) };
+    drop(exposed);
+    exposing.handle_dead(core, &mut serving.share, index, handle.0);
+    expose_waiting(serving, core, id)?;
+    Ok(None)
+}
+
+/// Exposes a Reply that is longer than all that its Call provides (RR-4.1.1-a), at once or when there is a place.
+#[cold]
+pub(super) fn expose<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+    call: &responder::ReceivedCall<'_>,
+    message: &[u8],
+    items: &[u32],
+    mut draft: Box<Draft>,
+) -> Result<(), CloseReason> {
+    let (payload_len, pieces) = (draft.payload_len as u32, draft.long.len());
+    let form = match serving.responder.plan_exposed(call.id, message, items, payload_len, pieces as u32) {
+        Ok(form) if pieces <= EXPOSED_SEGMENTS_MAX => form,
+        refused => {
+            core.put_draft(draft);
+            let error = refused.err().unwrap_or(ReplyError::Header);
+            return serving.refuse(core, id, call.id, RefusedCall::Reply(error)).map(|_| ());
+        }
+    };
+    serving.replenish(core, id);
+    // Their handles are put in when they are exposed.
+    let unexposed = |piece: &Shared| ReadSegment {
+        position: 0,
+        segment: Segment { handle: 0, length: piece.len() as u32, offset: 0 },
+    };
+    let segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> = draft.long.iter().map(unexposed).collect();
+    let Some(send) = draft.send.as_mut() else {
+        core.put_draft(draft);
+        return Err(fault("a Reply without a message buffer"));
+    };
+    let Ok(emitted) = serving.responder.emit_exposed(call.id, message, items, &form, &segments, send) else {
+        core.put_draft(draft);
+        return Err(fault("a Call that ended while it was answered"));
+    };
+    send.set_len(emitted.header_len);
+    draft.invalidate = emitted.invalidate.map(Handle);
+    draft.id = reply_id(call.xid());
+    let pages = draft.long.iter().map(transit_pages).sum::<usize>();
+    // The Payload stream stays: only the results go to chunks.
+    let long = std::mem::take(&mut draft.long);
+    plan_writes(core, call, &mut draft);
+    draft.long = long;
+    core.transit.take_reply(&mut serving.share, draft.pages as usize + pages);
+    core.statistics.replies_sent += 1;
+    let limit = core.config.credits_max as usize;
+    let Some(exposing) = serving.exposing.as_deref_mut() else {
+        return Err(fault("a Reply is exposed on a connection that exposes none"));
+    };
+    if exposing.waiting.len() > limit {
+        core.put_draft(draft);
+        return Err(CloseReason::Violation("it does not take its Replies"));
+    }
+    exposing.waiting.push_back(Waiting { xid: call.xid(), draft, pages: pages as u32 });
+    expose_waiting(serving, core, id)
+}
+
+/// Exposes the Replies that there are places for, and sends their messages.
+fn expose_waiting<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    id: ConnectionId,
+) -> Result<(), CloseReason> {
+    while let Some(exposing) = serving.exposing.as_deref_mut()
+        && exposing.replies.available() > 0
+        && let Some(Waiting { xid, mut draft, pages }) = exposing.waiting.pop_front()
+    {
+        let mut segments: ArrayVec<ReadSegment, EXPOSED_SEGMENTS_MAX> = ArrayVec::new();
+        for piece in draft.long.drain(..) {
+            let len = piece.len() as u32;
+            let Ok(source) = core.provider.expose(id, Exposed::Read(piece)) else { break };
+            segments.push(ReadSegment { position: 0, segment: segment(source, len) });
+        }
+        let exposed: u32 = segments.iter().map(|entry| entry.segment.length).sum();
+        let is_whole = exposed as usize == draft.payload_len;
+        let message = draft.send.as_deref_mut().unwrap_or_default();
+        let reply = match replace_read_segments(message, &segments) {
+            Ok(()) if is_whole => exposing.replies.expose(xid, &segments),
+            _ => None,
+        };
+        // The table and the queue pair have room for it, unless the connection is ending.
+        let Some(reply) = reply else {
+            core.put_draft(draft);
+            return Err(CloseReason::CannotReply);
+        };
+        exposing.places[reply.index()] = Place {
+            reply: Some(reply),
+            handles: segments.iter().map(|entry| entry.segment.handle).collect(),
+            pages,
+            since: core.now,
+            is_awaited: true,
+        };
+        exposing.awaited += 1;
+        core.statistics.replies_exposed += 1;
+        if serving.blocked.is_empty() {
+            serving.post(core, id, draft)?;
+        } else {
+            serving.block(core, draft);
+        }
+    }
+    Ok(())
 }

@@ -6,8 +6,8 @@
 //! ```
 
 pub(crate) mod answering;
-mod carrying;
-mod exposing;
+pub(crate) mod carrying;
+pub(crate) mod exposing;
 mod pulls;
 mod received;
 mod receives;
@@ -40,6 +40,7 @@ use crate::server::governor::CreditGovernor;
 use crate::server::pending::{Begun, CarriedCall, Pending, Served, Stage};
 use crate::server::progress::Progress;
 use crate::server::pulling::{Pull, READ_CHUNKS_MAX, plan_single};
+use crate::server::serving::exposing::take_done;
 use crate::server::spares::Reused;
 use crate::server::transit::TransitShare;
 use crate::service::call::{Placed, PlacedPieces};
@@ -49,7 +50,8 @@ use crate::service::steps::{Arrived, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Link, Pass};
 use crate::version2::ServerVersion2;
-use crate::version2::serving::RECEIVES_OWED;
+use crate::version2::answering::{keep_unsent, send_unsent};
+use crate::version2::serving::{RECEIVES_OWED, take_stalled};
 
 /// The server half of a connection.
 #[derive(Debug)]
@@ -177,7 +179,12 @@ impl Serving {
             && self.sends.is_empty()
             && self.blocked.is_empty()
             && self.stalled.is_empty()
-            && self.is_exposing_nothing()
+            && self.exposing.as_ref().is_none_or(|exposing| exposing.is_idle())
+    }
+
+    /// Whether the peer was told that Replies are exposed.
+    pub(crate) fn exposes_replies(&self) -> bool {
+        self.exposing.is_some()
     }
 
     /// How the connection, which was opened then, is used.
@@ -249,7 +256,7 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         if !self.may_take_in(pass.core) {
             // What ends the wait must not wait itself.
-            if let Some(message) = self.take_done(pass.core, link.id, message, None)? {
+            if let Some(message) = take_done(self, pass.core, link.id, message, None)? {
                 self.stalled.push_back(message);
             }
             return Ok(());
@@ -284,7 +291,7 @@ impl Serving {
                 let message = if self.exposing.is_none() {
                     message
                 } else {
-                    match self.take_done(pass.core, link.id, message, None)? {
+                    match take_done(self, pass.core, link.id, message, None)? {
                         Some(message) => message,
                         None => {
                             // Its Receive is posted again, and was none of a Call's.
@@ -302,8 +309,8 @@ impl Serving {
                 return Err(CloseReason::Violation("it sent more Calls than it had credits for"));
             }
         };
-        if self.exposing.is_some() {
-            self.supersede(pass.core, link.id, call.xid());
+        if let Some(exposing) = &mut self.exposing {
+            exposing.supersede(pass.core, link.id, &mut self.share, call.xid());
         }
         let name = (call.id, call.xid());
         let (ran, pull) = self.begin(pass, link, call, &message)?;
@@ -408,7 +415,7 @@ impl Serving {
     ) -> Result<(), CloseReason> {
         match ran {
             Served::Over if self.version2.is_none() => {}
-            Served::Over => self.keep_unsent(id, message),
+            Served::Over => keep_unsent(self, id, message),
             Served::Later(terms) => {
                 self.keep(id, xid, Stage::Later { message, pull, terms });
                 return Ok(());
@@ -475,7 +482,7 @@ impl Serving {
                 return Ok(true);
             }
             (Served::Lacks(_), None) => return Err(fault("a Call without a Reply chunk has a Long Reply")),
-            (_, Some(message)) if self.version2.is_some() => self.keep_unsent(call_id, message),
+            (_, Some(message)) if self.version2.is_some() => keep_unsent(self, call_id, message),
             _ => {}
         }
         if let Some(pull) = pull {
@@ -560,7 +567,7 @@ impl Serving {
             let Some(call_id) = self.slots[slot as usize].as_ref().map(|pending| pending.id) else {
                 continue;
             };
-            if self.version2.is_some() && self.send_unsent(pass.core, link.id, call_id)? {
+            if self.version2.is_some() && send_unsent(self, pass.core, link.id, call_id)? {
                 continue;
             }
             self.advance(pass, link, call_id)?;
@@ -574,7 +581,7 @@ impl Serving {
             && let Some(message) = self.stalled.pop_front()
         {
             if self.version2.is_some() {
-                if !self.take_stalled(pass, link, message)? {
+                if !take_stalled(self, pass, link, message)? {
                     break;
                 }
             } else {
@@ -608,7 +615,9 @@ impl Serving {
                 self.put_pull(core, pull);
             }
         }
-        self.close_exposing(core);
+        if let Some(exposing) = self.exposing.take() {
+            exposing.close(core);
+        }
         if let Some(version2) = &mut self.version2 {
             version2.close(core);
         }

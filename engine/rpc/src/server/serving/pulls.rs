@@ -7,7 +7,6 @@ use stag_memory::Buf;
 use stag_proto::responder::{CallPayload, RefusedCall, ResponderCallId};
 
 use super::Serving;
-use crate::ConnectionId;
 use crate::client::CloseReason;
 use crate::connection::FinishedRead;
 use crate::fault::fault;
@@ -24,7 +23,9 @@ impl Serving {
     /// Notes the client's progress; a client that lets nothing be read is no longer trusted. Returns whether it has left its
     /// Replies untaken, or our Reads unanswered, for too long. Each pull has a time of its own.
     pub(crate) fn observe_progress<P>(&mut self, core: &Core<P>) -> bool {
-        let is_awaited = !self.sends.is_empty() || !self.blocked.is_empty() || self.has_unexposed();
+        let is_awaited = !self.sends.is_empty()
+            || !self.blocked.is_empty()
+            || self.exposing.as_ref().is_some_and(|exposing| exposing.has_waiting());
         if self.progress.observe(is_awaited, core.now, core.config.peer_timeout) {
             return true;
         }
@@ -105,17 +106,6 @@ impl Serving {
         pages
     }
 
-    /// There is no memory to pull a Long Call into: its sender may try again later.
-    #[cold]
-    pub(super) fn refuse_for_memory<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        call: ResponderCallId,
-    ) -> Result<(), CloseReason> {
-        self.refuse(core, id, call, RefusedCall::Payload).map(|_| ())
-    }
-
     /// Begins to pull what a Call has in Read chunks: its Payload stream, or its data, which may be beside that.
     pub(super) fn pull<P: Provider, S: Services>(
         &mut self,
@@ -166,7 +156,8 @@ impl Serving {
                 }
                 Err(Lack::ForGood) => {
                     self.release(pass.core, call_id);
-                    return self.refuse_for_memory(pass.core, link.id, call_id);
+                    // There is no memory for a Long Call: its sender may try again later.
+                    return self.refuse(pass.core, link.id, call_id, RefusedCall::Payload).map(|_| ());
                 }
             }
             match post_reads(pass.core, &mut self.share, link.id, &call, pull) {

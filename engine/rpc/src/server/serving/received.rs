@@ -19,7 +19,7 @@ use crate::service::dispatch::{ReplyPolicy, Run};
 use crate::service::reply::{Frame, Room, reply_chunk_len};
 use crate::service::steps::{Arrival, Exit};
 use crate::state::{Core, Link};
-use crate::version2::answering::{BaseRoom, GroupRoom};
+use crate::version2::answering::{BaseRoom, GroupRoom, answer_group, is_group, send_base};
 
 /// What carries the Reply.
 #[derive(Clone, Copy, Debug)]
@@ -93,11 +93,11 @@ impl<'a> Received<'a> {
             Err(error) => return Err(self.refuse(core, RefusedCall::Reply(error))),
         };
         self.header_len = form.header_len as usize;
-        if self.serving.version2.is_some() {
-            if let Some(base) = self.serving.base_room(core, self.message) {
+        if let Some(version2) = &self.serving.version2 {
+            if let Some(base) = version2.base_room(core, self.message) {
                 self.reply = ReplyCarrier::Base(base);
-            } else if self.serving.is_group(self.message) {
-                let room = self.serving.group_room(self.message);
+            } else if is_group(self.message) {
+                let room = version2.group_room(self.message);
                 let room = room.ok_or_else(|| Err(fault("a Call is answered as a group that is none")))?;
                 self.reply = ReplyCarrier::Group(room);
             }
@@ -195,8 +195,8 @@ impl<P: Provider> Exit<Core<P>> for Received<'_> {
         let &mut Received { ref mut serving, link, call, message, reply, .. } = self;
         match reply {
             ReplyCarrier::First => serving.send(core, link.id, call, message, draft)?,
-            ReplyCarrier::Base(_) => serving.send_base(core, link.id, call, message, draft, core.now)?,
-            ReplyCarrier::Group(_) => serving.answer_group(core, link.id, call, message, draft)?,
+            ReplyCarrier::Base(_) => send_base(serving, core, link.id, call, message, draft, core.now)?,
+            ReplyCarrier::Group(_) => answer_group(serving, core, link.id, call, message, draft)?,
         }
         Ok(Served::Over)
     }
@@ -223,8 +223,9 @@ impl<P: Provider> Arrival<Core<P>> for Received<'_> {
             // 8166-6.1-c
             return Err(self.refuse(core, RefusedCall::Ineligible));
         }
-        if self.serving.version2.is_some()
-            && let Some(why) = self.serving.reply_obstacle(self.call, self.message, run.procedure)
+        let Serving { version2, responder, .. } = &mut *self.serving;
+        if let Some(version2) = version2
+            && let Some(why) = version2.reply_obstacle(responder, self.call, self.message, run.procedure)
         {
             return Err(self.refuse(core, RefusedCall::Reply(why)));
         }

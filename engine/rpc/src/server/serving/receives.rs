@@ -6,8 +6,9 @@ use super::Serving;
 use crate::ConnectionId;
 use crate::config::SPARE_RECEIVES;
 use crate::gauges::CreditGauge;
-use crate::server::governor::{CLIENT_WEIGHT_USUAL, CreditLedger, ReviewInput};
+use crate::server::governor::{CLIENT_WEIGHT_USUAL, CreditLedger, FIRST_RECEIVES, ReviewInput};
 use crate::state::{Core, EngineState};
+use crate::version2::serving::RECEIVES_OWED;
 
 impl Serving {
     /// Posts `count` more Receives, if there is memory for them.
@@ -37,10 +38,43 @@ impl Serving {
         posted == count
     }
 
+    /// Posts `count` more Receives on a connection that may speak version 2, if there is memory for them.
+    #[cold]
+    fn post_divided<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId, count: u32) -> bool {
+        let held = self.held;
+        let posted =
+            self.version2.as_mut().map_or(0, |version2| version2.post_receives(core, id, held, count));
+        core.credits.hold(self.account, self.held, self.held + posted);
+        self.held += posted;
+        self.responder.receives_posted(posted);
+        // Without Receives the client has no credit, so no message of its own would lead to another try.
+        if self.held < FIRST_RECEIVES && !self.waiting.contains(&RECEIVES_OWED) {
+            self.waiting.push_back(RECEIVES_OWED);
+        }
+        posted == count
+    }
+
+    /// Posts the Receives that a connection needs at least, once there is memory again.
+    pub(super) fn post_owed<P: Provider>(&mut self, core: &mut Core<P>, id: ConnectionId) {
+        let count = FIRST_RECEIVES.saturating_sub(self.held);
+        if count > 0 {
+            self.post_divided(core, id, count);
+        }
+    }
+
     /// A Receive is spent, and its Call over; or it came back without a message: the connection is ending.
     pub(crate) fn receive_gone<P>(&mut self, core: &mut Core<P>) {
         core.credits.hold(self.account, self.held, self.held - 1);
         self.held -= 1;
+    }
+
+    /// A Receive came back while the connection ends: without a message, or with one that is ignored.
+    #[cold]
+    pub(crate) fn receive_lost<P>(&mut self, core: &mut Core<P>) {
+        // Which of the two it was does not matter any more.
+        if !self.exposing.as_mut().is_some_and(|exposing| exposing.lose_receive()) {
+            self.receive_gone(core);
+        }
     }
 
     /// A message's Receive is spent, and its Call over: posts as many as the connection should have now.

@@ -1,9 +1,0 @@
-//! The programs that an engine of these binaries serves.
-
-use stag::nfs::server::ServicesWithLocks;
-use stag::rpc::Observed;
-use stag::vfs::Store;
-
-/// All that `stagd` serves, with its Calls counted; or nothing: a client's. One type for both, because each is a copy of the engine's code for every
-/// fabric, and those copies are most of what it takes to compile this crate.
-pub(crate) type Programs = Option<Observed<ServicesWithLocks<dyn Store>>>;
