@@ -49,7 +49,7 @@ use self::numbers::Number;
 pub(crate) use self::numbers::Span;
 use self::plan::Plan;
 use self::requirement::Requirement;
-pub(crate) use self::requirement::rate;
+pub(crate) use self::requirement::{DISTURBED, rate};
 use self::server_time::ServerTime;
 use crate::time_left;
 

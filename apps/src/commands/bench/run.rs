@@ -8,7 +8,7 @@ use std::process::Command;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use serde_json::Value;
+use serde_json::{Value, json};
 use stag_server::failure::CommandFailure;
 use stag_server::output::{Colour, Output};
 use stag_server::values::Poll;
@@ -16,6 +16,7 @@ use stag_server::wrapped::{columns, wrapped};
 
 use super::results::{BenchFigure, BenchResults, SCHEMA};
 use super::scenario::{Scenario, ScenarioFigure, ScenarioServer};
+use crate::commands::perf::DISTURBED;
 use crate::commands::perf::environment::RunEnvironment;
 use crate::demo::server::{Server, ServerConfig};
 use crate::time_left;
@@ -80,7 +81,12 @@ impl Run {
                     }
                     _ => Ok(None),
                 };
-                let taken = url.and_then(|url| self.take(figure, url));
+                let mut taken = url.and_then(|url| self.take(figure, url));
+                if let Some(least) = figure.memory_share {
+                    // It polls without a pause: on the same cores it would slow the other.
+                    server = None;
+                    taken = taken.and_then(|points| self.take_beside_memory(figure, points, least));
+                }
                 let (points, error) = match taken {
                     Ok(points) => (points, None),
                     Err(error) => (Vec::new(), Some(error)),
@@ -118,6 +124,34 @@ impl Run {
         let wanted = figure.require.iter().flat_map(|wanted| ["--require".to_owned(), wanted.clone()]);
         take(operation.into_iter().chain(url).chain(words).chain(rounds).chain(wanted))
     }
+
+    /// Takes a figure of files in memory, and says beside each of these points what share of that it has.
+    fn take_beside_memory(
+        &self,
+        figure: &ScenarioFigure,
+        mut points: Vec<Value>,
+        least: f64,
+    ) -> Result<Vec<Value>, String> {
+        for (point, in_memory) in points.iter_mut().zip(self.take(figure, None)?) {
+            point["requirements"] = json!([memory_share(point, &in_memory, least)]);
+        }
+        Ok(points)
+    }
+}
+
+/// Whether the rate of a figure is a large enough share of that of files in memory: as `stag perf` says it of a requirement.
+fn memory_share(point: &Value, in_memory: &Value, least: f64) -> Value {
+    let rate = |point: &Value| point["calls_per_second"]["median"].as_f64().unwrap_or_default();
+    let found = rate(point) / rate(in_memory);
+    let is_disturbed = point["disturbed"] == true || in_memory["disturbed"] == true;
+    let reason = is_disturbed.then_some(DISTURBED);
+    json!({
+        "wanted": format!("rate/mem>={least}"),
+        "found": found,
+        "text": format!("{found:.3}"),
+        "met": reason.is_none().then_some(found >= least),
+        "reason": reason,
+    })
 }
 
 /// Runs `stag perf` with these arguments: its objects, or why there are none.
@@ -242,4 +276,29 @@ fn progress(count: usize, out: &Output) -> ProgressBar {
     let bar = ProgressBar::new(count as u64);
     bar.set_style(time_left::style("figure {pos}/{len} {wide_bar} {msg}{left}", 0, None));
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_the_rate_in_memory_is_a_requirement() {
+        let point = |rate: f64, disturbed: bool| json!({"calls_per_second": {"median": rate}, "disturbed": disturbed});
+        let verdict_of = |found: (f64, bool), in_memory: (f64, bool)| {
+            let mut found = point(found.0, found.1);
+            let share = memory_share(&found, &point(in_memory.0, in_memory.1), 0.3);
+            found["requirements"] = json!([share]);
+            verdict(&found)
+        };
+        assert_eq!(verdict_of((35.0, false), (100.0, false)), "met          rate/mem>=0.3: 0.350 found");
+        assert_eq!(verdict_of((20.0, false), (100.0, false)), "MISSED       rate/mem>=0.3: 0.200 found");
+        for (one, other) in [(true, false), (false, true)] {
+            let said = verdict_of((35.0, one), (100.0, other));
+            assert!(
+                said.starts_with("not measured rate/mem>=0.3: 0.350 found, but other programs ran"),
+                "{said}"
+            );
+        }
+    }
 }

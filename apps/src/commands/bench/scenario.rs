@@ -47,6 +47,9 @@ pub(super) struct ScenarioFigure {
     pub(super) perf: String,
     /// As `stag perf --require`.
     pub(super) require: Option<String>,
+    /// The least share of the rate that the same arguments find of `stag perf`'s own server, whose files are in memory. In place
+    /// of `require`, for a figure that is taken of the scenario's server: how fast a machine is hardly changes it.
+    pub(super) memory_share: Option<f64>,
     /// Whether it is taken of the scenario's server.
     #[serde(default)]
     pub(super) server: bool,
@@ -67,12 +70,17 @@ impl Scenario {
             format!("line {line}: {}", error.message())
         })?;
         for (index, figure) in scenario.figures.iter().enumerate() {
-            let ScenarioFigure { name, perf, server, .. } = figure;
+            let ScenarioFigure { name, perf, require, memory_share, server } = figure;
             if perf.split_ascii_whitespace().next().is_none() {
                 return Err(format!("figure {name:?}: perf is empty; write the arguments of stag perf"));
             }
             if *server && scenario.server.is_none() {
                 return Err(format!("figure {name:?}: it wants a server, and there is no [server]"));
+            }
+            if memory_share.is_some() && (!server || require.is_some()) {
+                return Err(format!(
+                    "figure {name:?}: memory_share stands in place of require, and wants server = true"
+                ));
             }
             if scenario.figures[..index].iter().any(|other| other.name == *name) {
                 return Err(format!("figure {name:?}: another one has this name"));
@@ -96,6 +104,10 @@ mod tests {
             ("about = 'a'\n[[figure]]\nname = 'n'\nperf = ''\n", "perf is empty"),
             ("about = 'a'\n[[figure]]\nname = 'n'\nperf = 'null'\nserver = true\n", "there is no [server]"),
             ("about = 'a'\n[[figure]]\nname = 'n'\nprf = 'null'\n", "unknown field `prf`"),
+            (
+                "about = 'a'\n[[figure]]\nname = 'n'\nperf = 'null'\nmemory_share = 0.5\n",
+                "wants server = true",
+            ),
         ] {
             let error = Scenario::parse(text, "bad".to_owned()).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");

@@ -14,7 +14,7 @@ use super::numbers::{nanoseconds, split, thousands};
 const EXCESS: f64 = 1.1;
 
 /// Why nothing is met or missed where other programs ran.
-const DISTURBED: &str = "other programs ran on these cores; measure again on a quiet machine";
+pub(crate) const DISTURBED: &str = "other programs ran on these cores; measure again on a quiet machine";
 
 /// A figure that can be required.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
