@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What the programs are made of: when one of these changes they are compiled anyway, so it costs nothing to ask git once more.
-const SOURCES: [&str; 17] = [
+const SOURCES: [&str; 21] = [
     "build.rs",
     "src",
     "server/src",
@@ -19,9 +19,13 @@ const SOURCES: [&str; 17] = [
     "../engine/memory/src",
     "../engine/nfs/src",
     "../engine/proto/src",
+    "../engine/rdma-core-sys/src",
     "../engine/rpc/src",
     "../engine/runtime/src",
-    "../engine/stag/src",
+    "../engine/shares/src",
+    "../engine/state/src",
+    "../engine/stores/src",
+    "../engine/vfs/src",
     "../engine/wire/src",
 ];
 
