@@ -200,8 +200,10 @@ mod tests {
             let terms = ReplyPolicy { kept: Some(entry), ..ReplyPolicy::ENGINE };
             let found = find(&mut engine.connections, id).expect("it is connected");
             let serving = found.serving.as_mut().expect("a server's");
-            let token = Token { connection: id, slot: serving.responder.next_slot(), xid: 3 };
-            serving.begun = Some(Begun { xid: 3, terms, draft, pull: None });
+            // Not the next slot any more: another Call has ended since.
+            let slot = serving.responder.next_slot() + 1;
+            let token = Token { connection: id, slot, xid: 3 };
+            serving.begun = Some(Begun { xid: 3, slot, terms, draft, pull: None });
             found.close(&mut engine.core, CloseReason::Violation("it is wrong"));
             pair.run(|pair| pair.server.0.connections.iter().flatten().count() == 0);
             let state = &mut pair.server.0.core.state;

@@ -321,7 +321,7 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
             state.transit.give(&mut self.serving.share, pages);
         }
         if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
-            return leave(&mut self.serving.begun, self.xid, terms, draft);
+            return leave(self.serving, self.xid, terms, draft);
         }
         let Shown { serving, chunk, space, xid, requested, .. } = self;
         let Some(ShownChunk { call, memory, header }) = chunk.get() else {
@@ -331,7 +331,7 @@ impl<'a, K: MayHaveChunk<'a>> Exit<EngineState> for Shown<'a, K> {
         };
         let Some(written) = write_in_reach(state, &mut draft, call.chunk, *memory) else {
             draft.rescue(&state.pools.messages, header.len(), space);
-            return leave(&mut serving.begun, *xid, terms, draft);
+            return leave(serving, *xid, terms, draft);
         };
         let len = header.len() + end_in_place(serving, state, draft);
         let emitted = serving.responder.answer_single(call, serving.credit_limit(), written, header);
@@ -575,10 +575,11 @@ pub(crate) fn keep_data(
 
 /// Leaves a Call to the general way, which takes it in next. Its handler has answered.
 #[cold]
-pub(crate) fn leave(begun: &mut Option<Begun>, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
+pub(crate) fn leave(serving: &mut Serving, xid: u32, terms: ReplyPolicy, draft: Box<Draft>) -> Taken {
     // The duplicate request cache has its Reply already.
     let terms = ReplyPolicy { kept: None, ..terms };
-    *begun = Some(Begun { xid, terms, draft: Some(draft), pull: None });
+    let slot = serving.responder.next_slot();
+    serving.begun = Some(Begun { xid, slot, terms, draft: Some(draft), pull: None });
     Taken::No
 }
 
@@ -607,7 +608,8 @@ pub(crate) fn leave_unanswered(
     draft.clear();
     state.put_draft_in_place(draft);
     state.transit.expect(&mut serving.share, terms.pages as usize);
-    serving.begun = Some(Begun { xid, terms, draft: None, pull: None });
+    let slot = serving.responder.next_slot();
+    serving.begun = Some(Begun { xid, slot, terms, draft: None, pull: None });
     Taken::No
 }
 

@@ -36,6 +36,18 @@ impl Responder {
         *self.order.get(self.calls as usize).expect("the grant never exceeds the slots")
     }
 
+    /// Gives the next Call this slot, which [`Responder::next_slot`] said before, whichever Calls have ended since.
+    ///
+    /// # Panics
+    ///
+    /// When a Call in process has the slot.
+    #[cold]
+    pub fn use_next(&mut self, slot: u32) {
+        let free = &mut self.order[self.calls as usize..];
+        let at = free.iter().position(|&free| free == slot).expect("the slot is free");
+        free.swap(0, at);
+    }
+
     /// Takes in a Call of [`Responder::peek_single`] and answers it, in one step: its Receive is posted still, or again. `limit` is
     /// as of [`Responder::answer_plain`]. Writes the Reply's header to the start of `out`, before a Payload stream that is inline, for a
     /// result of `item` octets in the Write chunk. The RDMA Write is posted before the Send.

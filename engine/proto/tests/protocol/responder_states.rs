@@ -42,6 +42,8 @@ events! {
     /// If none is posted.
     Post => "receives_posted",
     Limit => "set_credit_limit",
+    /// The free slot is the next.
+    Slot => "use_next",
     Disconnect => "handle_disconnect",
 }
 
@@ -203,6 +205,12 @@ impl Walk for Server {
                 }
             }
             Event::Limit => self.responder.set_credit_limit(9),
+            Event::Slot => {
+                if self.in_process.is_none() {
+                    self.responder.use_next(0);
+                    assert_eq!(self.responder.next_slot(), 0);
+                }
+            }
             Event::Disconnect => {
                 let mut told = Vec::new();
                 self.responder.handle_disconnect(|call| told.push(call));

@@ -81,6 +81,8 @@ pub(crate) struct CarriedCall {
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) xid: u32,
+    /// The slot that its token names.
+    pub(crate) slot: u32,
     pub(crate) terms: ReplyPolicy,
     /// What the handler filled in; `None`: it answers later.
     pub(crate) draft: Option<Box<Draft>>,

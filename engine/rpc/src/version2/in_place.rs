@@ -87,7 +87,7 @@ impl Exit<EngineState> for ShownLone<'_> {
         }
         let &mut ShownLone { xid, targets, header_len, .. } = self;
         if draft.verdict != Verdict::Encoded || draft.send.is_some() || !draft.long.is_empty() {
-            return leave(&mut self.serving.begun, xid, terms, draft);
+            return leave(self.serving, xid, terms, draft);
         }
         let item = draft.items.first().filter(|item| item.reduced);
         let result = item.map(|item| (draft.splice, item.len));
@@ -101,7 +101,7 @@ impl Exit<EngineState> for ShownLone<'_> {
             && draft.pieces.iter().all(Shared::is_stored);
         if !fits {
             draft.rescue(&state.pools.messages, header_len, &self.space[header_len..]);
-            return leave(&mut self.serving.begun, xid, terms, draft);
+            return leave(self.serving, xid, terms, draft);
         }
         let payload = header_len..header_len + draft.payload_len;
         let mut len = own_len + draft.payload_len;

@@ -272,9 +272,7 @@ impl Serving {
         link: Link<'_>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        if self.begun.is_none() {
-            self.note_arrival(&mut pass.core.state);
-        }
+        self.note_taken_in(&mut pass.core.state);
         // Where it is, by reference: it is large to move.
         let received = self.responder.handle_receive(&message);
         let call = match &received {
@@ -315,6 +313,16 @@ impl Serving {
         let name = (call.id, call.xid());
         let (ran, pull) = self.begin(pass, link, call, &message)?;
         self.settle(pass, link, name, message, pull, ran)
+    }
+
+    /// A message is taken in. One whose handler ran already was noted then, and gets the slot that its token names: the Calls that
+    /// have ended since left other slots to be used next.
+    #[inline(always)]
+    pub(crate) fn note_taken_in(&mut self, state: &mut EngineState) {
+        match &self.begun {
+            None => self.note_arrival(state),
+            Some(begun) => self.responder.use_next(begun.slot),
+        }
     }
 
     /// Takes a Call through its steps that is in a Receive. Returns what it holds of pulled data, too.
@@ -601,8 +609,7 @@ impl Serving {
         core.duplicates.close(id);
         core.seals.close(id);
         // Its message did not come to be taken in: one before it ended the connection.
-        if let Some(Begun { xid, terms, draft, pull }) = self.begun.take() {
-            let slot = self.responder.next_slot();
+        if let Some(Begun { xid, slot, terms, draft, pull }) = self.begun.take() {
             match (draft, terms.kept) {
                 (Some(draft), kept) => {
                     core.put_draft(draft);

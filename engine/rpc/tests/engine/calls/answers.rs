@@ -1,6 +1,6 @@
 //! What the engine itself answers, for every service.
 
-use stag_fabric::sim::{FaultPlan, World};
+use stag_fabric::sim::{FaultPlan, Odds, World};
 use stag_rpc::{CallError, CallRefused, Chunks, Credentials, Engine, EngineError, Memory, Request};
 
 use crate::support::program::{
@@ -251,5 +251,42 @@ fn data_that_there_is_no_memory_for_is_missing() {
     assert_eq!(bytes(&done)[4..], crate::support::program::sum(&data).to_be_bytes());
     drop(hoard);
     bench.check_alive(0);
+    bench.close();
+}
+
+/// A Call's handler ran where the Call was shown, and answers later. Before the Call's message is taken in, another Call ends, whose
+/// slot is then the next: the Call keeps the slot that its token names.
+#[test]
+fn a_call_that_is_shown_keeps_its_slot_though_another_ends_before_its_message_is_taken_in() {
+    let plan = FaultPlan { in_place: Odds::ALWAYS, ..FaultPlan::default() };
+    let mut bench = Bench::in_world(World::new(1, plan), small(), small(), 1);
+    bench.establish();
+    // With a Reply come more credits.
+    bench.check_alive(0);
+    // Of two chunks: the server reads them, whatever is in reach.
+    let data = [vec![1; 700], vec![2; 900]];
+    let mut chunks = Chunks::default();
+    (0..).zip(&data).for_each(|(item, data)| chunks.read.push((item, bench.clients[0].data(data))));
+    let put = bench.begin(0, request(PUT), chunks, |writer| {
+        writer.u32(2)?;
+        data.iter().try_for_each(|data| writer.eligible_opaque_reduced(data.len() as u32).map(drop))
+    });
+    bench.run(|bench| bench.server.engine.statistics().calls_received == 2);
+    // The server finds the end of its Reads and, behind it, the second Call in one pass.
+    let alone = |bench: &mut Bench| {
+        for _ in 0..20 {
+            let now = bench.world.now();
+            bench.clients[0].poll(now);
+            bench.world.advance();
+        }
+    };
+    alone(&mut bench);
+    let later = bench.begin(0, request(LATER), Chunks::default(), |writer| {
+        writer.u64(10)?;
+        writer.opaque(b"later")
+    });
+    alone(&mut bench);
+    assert_eq!(bytes(&bench.finish(0, later.expect("a credit"))), opaque(b"later"));
+    bench.finish(0, put.expect("a credit"));
     bench.close();
 }
