@@ -577,7 +577,7 @@ pub trait Provider {
     /// queue pair are [`ScatteredMessage`](crate::ScatteredMessage)s.
     ///
     /// The completion has the head, with the octets in it as its length. If it is no error, the user asks
-    /// [`Provider::take_targets`] once. The targets of a Receive that failed or was flushed go back to their pools.
+    /// [`Provider::take_targets`] once, before which [`Event::Disconnected`] does not come. The targets of a Receive that failed or was flushed go back to their pools.
     ///
     /// # Errors
     ///

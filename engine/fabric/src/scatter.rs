@@ -189,4 +189,9 @@ impl ScatterQueue {
     pub(crate) fn take(&mut self) -> Option<Box<ReceiveTargets>> {
         self.done.pop_front()
     }
+
+    /// Whether a message has not been asked about.
+    pub(crate) fn has_done(&self) -> bool {
+        !self.done.is_empty()
+    }
 }

@@ -250,6 +250,11 @@ impl QueuePair {
         self.scatter.as_mut()?.take()
     }
 
+    /// Whether there are targets of a message that was not asked about.
+    pub(super) fn has_targets(&self) -> bool {
+        self.scatter.as_ref().is_some_and(|scatter| scatter.has_done())
+    }
+
     /// Why one more request cannot be posted.
     #[inline(always)]
     fn refusal(&self) -> Option<PostError> {

@@ -480,12 +480,16 @@ impl Iwarp {
         self.closing.push(index);
     }
 
-    /// Forgets the queue pairs that have ended, once the user has all their completions.
+    /// Forgets the queue pairs that have ended, once the user has all their completions and targets.
     #[cold]
     pub(super) fn clear_away(&mut self) {
         for index in std::mem::take(&mut self.closing) {
             let Some(Some(pair)) = self.slots.get_mut(index as usize) else { continue };
             let Phase::Closing(reason) = &pair.phase else { continue };
+            if pair.has_targets() {
+                self.closing.push(index);
+                continue;
+            }
             let (queue_pair, reason, capacity) = (pair.id, reason.clone(), pair.capacity);
             self.slots[index as usize] = None;
             self.pairs -= 1;

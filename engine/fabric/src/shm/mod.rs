@@ -432,8 +432,8 @@ impl Shm {
                     return true;
                 }
             }
-            // Completions that were queued before come first.
-            Phase::Closing(reason) if self.local.is_empty() => {
+            // Completions that were queued before come first, and targets of messages that the user has.
+            Phase::Closing(reason) if self.local.is_empty() && !pair.has_targets() => {
                 let mut is_over = pair.flush(completions, room);
                 if !is_over && pair.stalled_for(self.now) >= self.config.fence_timeout {
                     let count = pair.lose_waiting();

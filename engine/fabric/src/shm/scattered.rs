@@ -25,6 +25,11 @@ impl QueuePair {
     pub(super) fn take_targets(&mut self) -> Option<Box<ReceiveTargets>> {
         self.scatter.as_mut()?.take()
     }
+
+    /// Whether there are targets of a message that was not asked about.
+    pub(super) fn has_targets(&self) -> bool {
+        self.scatter.as_ref().is_some_and(|scatter| scatter.has_done())
+    }
 }
 
 /// Copies the message of a record, which begins `skip` octets behind its start, a multiple of 8, into a scattered Receive: the

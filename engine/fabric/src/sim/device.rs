@@ -143,10 +143,10 @@ impl Device {
         Some(completion)
     }
 
-    /// Queues `Disconnected` once a dead queue pair has nothing left to give back.
+    /// Queues `Disconnected` once a dead queue pair has nothing left to give back, its targets included.
     pub(super) fn announce_end(&mut self, id: QueuePairId) {
         let Some(queue_pair) = self.queue_pair_mut(id) else { return };
-        if queue_pair.phase != Phase::Dead || queue_pair.unharvested > 0 {
+        if queue_pair.phase != Phase::Dead || queue_pair.unharvested > 0 || !queue_pair.filled.is_empty() {
             return;
         }
         assert!(

@@ -449,11 +449,10 @@ impl Provider for Sim {
 
     fn take_targets(&mut self, queue_pair: QueuePairId) -> Option<Box<ReceiveTargets>> {
         let mut state = self.world.0.borrow_mut();
-        own(&mut state, self.device)
-            .queue_pair_mut(queue_pair)?
-            .filled
-            .pop_front()
-            .map(|(targets, _)| targets)
+        let device = own(&mut state, self.device);
+        let (targets, _) = device.queue_pair_mut(queue_pair)?.filled.pop_front()?;
+        device.announce_end(queue_pair);
+        Some(targets)
     }
 
     fn post_send(

@@ -314,13 +314,13 @@ impl Verbs {
         }
     }
 
-    /// Forgets a queue pair that is gone, when all its completions were harvested. `true`: it is forgotten.
+    /// Forgets a queue pair that is gone, when all its completions were harvested and its targets taken. `true`: it is forgotten.
     pub(super) fn leave(&mut self, index: u32) -> bool {
         if !self.local.is_empty() {
             return false;
         }
         let Some(pair) = self.at(index) else { return true };
-        if pair.phase != Phase::Gone || !pair.held.is_empty() {
+        if pair.phase != Phase::Gone || !pair.held.is_empty() || pair.receives.has_targets() {
             return false;
         }
         let (queue_pair, completions) = (pair.id, pair.completions);

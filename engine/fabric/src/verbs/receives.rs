@@ -159,6 +159,11 @@ impl ReceiveQueue {
         self.scatter.as_mut()?.take()
     }
 
+    /// Whether there are targets of a message that was not asked about.
+    pub(super) fn has_targets(&self) -> bool {
+        self.scatter.as_ref().is_some_and(|scatter| scatter.has_done())
+    }
+
     /// A message of `len` octets came, for which there was a Receive with this head: the octets in the head. `None`: more than
     /// there is room for.
     pub(super) fn split(&mut self, len: usize, head: &Buf) -> Option<usize> {

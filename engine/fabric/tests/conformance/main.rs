@@ -81,6 +81,7 @@ conformance! {
         a_long_message_goes_on_in_the_targets
         a_head_is_as_long_as_its_user_says
         a_message_that_exposes_goes_on_in_the_targets
+        targets_of_the_last_message_outlast_the_peer
         a_message_longer_than_all_buffers
         a_gathered_message_is_one_message
         scattered_receives_are_checked

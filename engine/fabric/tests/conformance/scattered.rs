@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use stag_fabric::{
-    Completed, DisconnectReason, Exposed, GATHERED_LEN_MAX, GatheredPieces, PostError, Provider,
+    Completed, DisconnectReason, Event, Exposed, GATHERED_LEN_MAX, GatheredPieces, PostError, Provider,
     QueuePairCapacity, QueuePairId, RECEIVE_TARGETS_MAX, SendRequest, ShownMessage, Taken, WHOLE_LEN_MAX,
     WorkError,
 };
@@ -128,6 +128,30 @@ pub(crate) fn a_message_that_exposes_goes_on_in_the_targets<H: Harness>(bench: &
     }
 }
 
+/// A peer sends its last message and ends the connection. Whoever has the head of that message still gets its targets, however late
+/// it asks; the end comes after that.
+pub(crate) fn targets_of_the_last_message_outlast_the_peer<H: Harness>(bench: &mut Bench<H>) {
+    if !has_targets(bench) {
+        return;
+    }
+    let [qa, qb] = bench.connect_with(LONG, LONG);
+    let message = pattern(MESSAGE + 5000, 7);
+    bench[B].post_scattered(qb, 1, 3);
+    bench[A].post_send(qa, 1, &message);
+    assert_eq!(bench.completion(A, qa, Kind::Send, 1).result, Ok(()));
+    bench[A].provider().disconnect(qa);
+    bench.settle();
+    let is_end = |event: &Event| matches!(event, Event::Disconnected { .. });
+    assert!(bench[B].take_event(is_end).is_none(), "its message has not been asked about");
+    let head = bench.message(B, qb, 1);
+    let targets = bench[B].provider().take_targets(qb).expect("the peer had sent all of it");
+    let mut found = head.to_vec();
+    targets.bufs().iter().for_each(|buf| found.extend(&buf[..]));
+    assert_eq!(found, message);
+    bench.end(B, qb);
+    bench.end(A, qa);
+}
+
 /// One that is longer than all buffers together ends the connection, as with any Receive; the targets go back to their pool.
 pub(crate) fn a_message_longer_than_all_buffers<H: Harness>(bench: &mut Bench<H>) {
     let longer = QueuePairCapacity { send_len_max: LONG.send_len_max + 8, ..LONG };
@@ -169,6 +193,7 @@ pub(crate) fn scattered_receives_are_checked<H: Harness>(bench: &mut Bench<H>) {
     assert_eq!(refused.error, PostError::Full);
     bench[A].post_send(qa, 1, b"still connected");
     assert_eq!(bench.message(B, qb, 0)[..], *b"still connected");
+    bench[B].provider().take_targets(qb).expect("they are done with the head");
     // Neither kind is posted beside the other: messages would find the wrong targets.
     let plain = bench[B].pages.take().expect("a page");
     let refused = bench[B].provider().post_receive(qb, 98, plain).expect_err("the others have targets");

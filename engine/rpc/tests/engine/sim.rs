@@ -121,6 +121,8 @@ struct Run {
     short: bool,
     /// Whether private data gets lost on its way.
     deaf: bool,
+    /// How often the server's reactor, and each client's, comes to its pass: one that was away finds more at once.
+    attendance: [Odds; 1 + CLIENTS_MAX],
     succeeded: u64,
     failed: u64,
     interruptions: u64,
@@ -131,9 +133,14 @@ impl Run {
         self.passes += 1;
         assert!(self.passes < PASSES_MAX, "stuck: {} Calls are not over", self.expected.len());
         let now = self.world.now();
-        let mut count = self.server.poll(now);
+        let mut count = 0;
+        if self.random.happens(self.attendance[0]) {
+            count += self.server.poll(now);
+        }
         for index in 0..self.clients.len() {
-            count += self.clients[index].node.poll(now);
+            if self.random.happens(self.attendance[1 + index]) {
+                count += self.clients[index].node.poll(now);
+            }
             self.take(index);
         }
         count
@@ -181,7 +188,16 @@ impl Run {
                 (Ok(results), Ok(wanted)) => {
                     let missing = self.short && results.bytes().starts_with(&[0, 0, 0, 1]);
                     if !missing || !matches!(expected.procedure, PUT | LATER_PUT) {
-                        assert_eq!(results.bytes(), wanted);
+                        assert!(
+                            results.bytes() == wanted,
+                            "DBG {} {:?} reduced {} len {} want {} now {:?} index {index} closing",
+                            expected.procedure,
+                            done.call,
+                            results.reduced_len(),
+                            results.bytes().len(),
+                            wanted.len(),
+                            self.world.now()
+                        );
                     }
                     assert_eq!(written, expected.written);
                 }
@@ -448,6 +464,7 @@ impl Run {
             let until = self.world.now() + Duration::from_millis(1);
             self.step(until);
         }
+        self.attendance = [Odds::ALWAYS; 1 + CLIENTS_MAX];
         // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory, for which
         // Long Calls have 20 s.
         for _ in 0..if self.short { 110 } else { 10 } {
@@ -527,6 +544,10 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
         }
         hoard.truncate(hoard.len() - random.below(60) as usize);
     }
+    let attendance = [(); 1 + CLIENTS_MAX].map(|()| {
+        let odds = [Odds::ALWAYS, Odds::ALWAYS, Odds::one_in(2), Odds::one_in(10)];
+        odds[random.below(4) as usize]
+    });
     let mut run = Run {
         world,
         random,
@@ -538,6 +559,7 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
         passes: 0,
         short,
         deaf,
+        attendance,
         succeeded: 0,
         failed: 0,
         interruptions: 0,
