@@ -27,6 +27,8 @@ const SEEDS: u64 = 300;
 const CLIENTS_MAX: usize = 3;
 /// Passes after which a run is stuck.
 const PASSES_MAX: u32 = 400_000;
+/// A Call that has so long is answered in time, on a connection that is neither lost nor slow.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// What memory that came back is filled with, to see whether anybody writes to it.
 const GUARD: u8 = 0xa5;
 
@@ -94,6 +96,8 @@ struct Expected {
     exposed: Vec<Shared>,
     cancelled: bool,
     timeout: Duration,
+    /// Whether its answer may come too late, or never.
+    may_time_out: bool,
     /// It goes to the next connection if this one ends.
     is_kept: bool,
 }
@@ -121,8 +125,12 @@ struct Run {
     short: bool,
     /// Whether private data gets lost on its way.
     deaf: bool,
+    /// Whether connections are neither lost nor slow.
+    is_steady: bool,
     /// How often the server's reactor, and each client's, comes to its pass: one that was away finds more at once.
     attendance: [Odds; 1 + CLIENTS_MAX],
+    /// Whether all came to the last pass.
+    are_all_here: bool,
     succeeded: u64,
     failed: u64,
     interruptions: u64,
@@ -134,14 +142,19 @@ impl Run {
         assert!(self.passes < PASSES_MAX, "stuck: {} Calls are not over", self.expected.len());
         let now = self.world.now();
         let mut count = 0;
-        if self.random.happens(self.attendance[0]) {
-            count += self.server.poll(now);
-        }
-        for index in 0..self.clients.len() {
-            if self.random.happens(self.attendance[1 + index]) {
-                count += self.clients[index].node.poll(now);
+        self.are_all_here = true;
+        for index in 0..=self.clients.len() {
+            if !self.random.happens(self.attendance[index]) {
+                self.are_all_here = false;
+                continue;
             }
-            self.take(index);
+            match index.checked_sub(1) {
+                None => count += self.server.poll(now),
+                Some(client) => {
+                    count += self.clients[client].node.poll(now);
+                    self.take(client);
+                }
+            }
         }
         count
     }
@@ -213,6 +226,9 @@ impl Run {
                 (Err(CallError::Cancelled), _) => assert!(expected.cancelled),
                 (Err(CallError::TimedOut), _) => {
                     assert!(self.world.now() >= done.started + expected.timeout);
+                    let is_whole = client.node.engine.statistics().connections_closed == 0;
+                    let is_late = expected.may_time_out || self.short || !is_whole;
+                    assert!(is_late, "Call of procedure {} has no answer", expected.procedure);
                 }
                 (Err(CallError::Chunk | CallError::GarbageArguments), _) if self.short => {}
                 (Err(CallError::ReplyTooLong { len, limit }), Ok(_)) => {
@@ -244,7 +260,10 @@ impl Run {
     fn step(&mut self, until: Duration) {
         if self.pass() == 0 {
             let timers = self.clients.iter().map(|client| client.node.engine.next_timeout());
-            let timer = timers.chain([self.server.engine.next_timeout(), Some(until)]).flatten().min();
+            // Who is away is back soon.
+            let away = (!self.are_all_here).then(|| self.world.now() + Duration::from_micros(10));
+            let timers = timers.chain([self.server.engine.next_timeout(), Some(until), away]);
+            let timer = timers.flatten().min();
             self.world.advance_before(timer);
         }
     }
@@ -404,6 +423,7 @@ impl Run {
                     exposed,
                     cancelled: false,
                     timeout,
+                    may_time_out: delay == NEVER || timeout < PATIENCE || !self.is_steady,
                     is_kept,
                 };
                 self.expected.insert(self.next_user, expected);
@@ -464,7 +484,7 @@ impl Run {
             let until = self.world.now() + Duration::from_millis(1);
             self.step(until);
         }
-        self.attendance = [Odds::ALWAYS; 1 + CLIENTS_MAX];
+        self.be_all_here();
         // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory, for which
         // Long Calls have 20 s.
         for _ in 0..if self.short { 110 } else { 10 } {
@@ -482,8 +502,14 @@ impl Run {
         }
     }
 
+    /// From here on seconds pass.
+    fn be_all_here(&mut self) {
+        self.attendance = [Odds::ALWAYS; 1 + CLIENTS_MAX];
+    }
+
     /// Ends everything. `gently`: the server stops, and the clients are told.
     fn close(&mut self, gently: bool) {
+        self.be_all_here();
         let now = self.world.now();
         if gently {
             self.server.engine.stop(now);
@@ -518,6 +544,8 @@ impl Run {
 fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
     let mut random = Random::new(seed);
     let plan = FaultPlan::from_seed(seed);
+    let faults = [plan.death, plan.slow_peer, plan.delay, plan.setup_lost, plan.connect_refused];
+    let is_steady = faults.iter().all(|odds| *odds == Odds::NEVER);
     let deaf = plan.private_data_dropped != Odds::NEVER || plan.private_data_truncated != Odds::NEVER;
     let world = World::new(seed, plan);
     let clients = 1 + random.below(CLIENTS_MAX as u64) as usize;
@@ -559,7 +587,9 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
         passes: 0,
         short,
         deaf,
+        is_steady,
         attendance,
+        are_all_here: true,
         succeeded: 0,
         failed: 0,
         interruptions: 0,
