@@ -128,7 +128,7 @@ pub(crate) fn a_message_that_exposes_goes_on_in_the_targets<H: Harness>(bench: &
     }
 }
 
-/// A peer sends its last message and ends the connection. Whoever has the head of that message still gets its targets, however late
+/// A peer sends its last message and ends the connection. A user that has the head of that message still gets its targets, however late
 /// it asks; the end comes after that.
 pub(crate) fn targets_of_the_last_message_outlast_the_peer<H: Harness>(bench: &mut Bench<H>) {
     if !has_targets(bench) {
