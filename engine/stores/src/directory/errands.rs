@@ -15,8 +15,8 @@ use super::search::Walk;
 use super::steps::Note;
 use super::transfer::Asked;
 
-/// Objects that a change touches.
-pub(super) type Touched = ArrayVec<ObjectId, 3>;
+/// Objects that a change touches: at most two directories, what is moved there, and what that replaces.
+pub(super) type Touched = ArrayVec<ObjectId, 4>;
 
 /// What a job ends with.
 pub(super) enum Done {
@@ -51,7 +51,7 @@ pub(super) struct Asking {
     pub(super) question: Question,
     /// Those of the operation before it, and when it is over, its own.
     pub(super) answers: Answers,
-    /// Changes that were over when the first of them was asked for.
+    /// Changes and WRITEs that were over when the first of them was asked for.
     pub(super) since: u64,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Errands {
     ready: VecDeque<u32>,
     /// Steps that wait for the search.
     walkers: Vec<u32>,
-    /// Changes that are over.
+    /// Changes and WRITEs that are over.
     changes: u64,
     /// Changes whose tickets are not taken yet.
     changing: usize,
@@ -118,9 +118,14 @@ impl Errands {
         self.helpers.as_ref().map(Helpers::descriptor)
     }
 
-    /// Changes that are over.
+    /// Changes and WRITEs that are over.
     pub(super) fn changes(&self) -> u64 {
         self.changes
+    }
+
+    /// A WRITE is over. A step that has looked at its file and waits will change another file than it saw.
+    pub(super) fn note_written(&mut self) {
+        self.changes += 1;
     }
 
     fn add(&mut self, errand: Errand) -> u32 {

@@ -632,6 +632,7 @@ impl Store for DirectoryStore {
         // What the file is when a change of it is over would show this WRITE as well.
         self.errands.get_mut().disturb(&[object]);
         if let Some(written) = self.write_now(user, object, offset, &data, stability) {
+            self.errands.get_mut().note_written();
             return Ok(Progress::Done(written?));
         }
         let ticket = self.transfers.write(object, *user, offset, data, stability)?;
@@ -723,6 +724,9 @@ impl Store for DirectoryStore {
 
     fn finish(&mut self, ticket: Ticket, pieces: &mut Vec<Shared>) -> Result<Finished, FsError> {
         let written = self.writing.end(ticket);
+        if written.is_some() {
+            self.errands.get_mut().note_written();
+        }
         match Work::of(ticket) {
             Work::Transfer(index) => {
                 let failures = self.transfers.failures();

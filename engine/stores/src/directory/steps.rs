@@ -299,7 +299,8 @@ impl DirectoryStore {
             moved: (moved.object, moved.kind),
             replaced: replaced.map(Gone::of),
         };
-        let touched = [from.directory.object, to.directory.object, moved.object].into_iter().collect();
+        let touched = [from.directory.object, to.directory.object, moved.object].into_iter();
+        let touched = touched.chain(replaced.map(|replaced| replaced.object)).collect();
         self.change_quietly(Change::Rename(rename), note, touched)
     }
 

@@ -353,7 +353,7 @@ fn changes_that_overlap_tell_nothing_of_what_they_share() {
     assert!(!volume.store().is_changing(root));
 }
 
-/// The same of a WRITE that begins while a file's attributes are set.
+/// The same of a WRITE that begins while a file's attributes are set, or that was begun and ended since they were seen.
 #[test]
 fn a_change_that_overlaps_a_write_tells_nothing_of_the_file() {
     let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, 64));
@@ -363,23 +363,57 @@ fn a_change_that_overlaps_a_write_tells_nothing_of_the_file() {
     let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
     let mut volume = Volume::new(Box::new(DirectoryStore::new(&config, disk, pool).unwrap()));
     let file = wait(&mut volume, |volume| look_up(volume, "f")).unwrap().object;
-    for is_written in [false, true] {
-        let begun = wait(&mut volume, |volume| {
-            let seen = volume.stat(file)?;
-            let set = Update { mode: Some(0o600), ..Update::default() };
-            volume.set_attributes(&ROOT, &seen, &set, NOW)
-        });
+    let write = |volume: &mut Volume<DirectoryStore>| {
+        let data = WriteData::Inline(b"data");
+        let begun = volume.store_mut().write(&ROOT, file, 0, data, Stability::Unstable, NOW);
         let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
-        let written = is_written.then(|| {
-            let data = WriteData::Inline(b"data");
-            let begun = volume.store_mut().write(&ROOT, file, 0, data, Stability::Unstable, NOW);
-            let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
-            ticket
-        });
+        ticket
+    };
+    let set_mode = |volume: &mut Volume<DirectoryStore>| {
+        let seen = volume.stat(file)?;
+        let set = Update { mode: Some(0o600), ..Update::default() };
+        volume.set_attributes(&ROOT, &seen, &set, NOW)
+    };
+    for (is_written_before, is_written) in [(false, false), (false, true), (true, false)] {
+        let looks = set_mode(&mut volume);
+        let Err(Blocked::Waits(look)) = looks else { panic!("{looks:?}") };
+        if is_written_before {
+            let ticket = write(&mut volume);
+            assert!(end(&mut volume, ticket).is_ok());
+        }
+        assert!(end(&mut volume, look).is_ok());
+        let begun = wait(&mut volume, set_mode);
+        let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
+        let written = is_written.then(|| write(&mut volume));
         assert!(end(&mut volume, ticket).is_ok());
-        assert_eq!(volume.store().stat_after(file).is_some(), !is_written);
+        let is_told = !is_written_before && !is_written;
+        assert_eq!(volume.store().stat_after(file).is_some(), is_told);
         if let Some(ticket) = written {
             assert!(end(&mut volume, ticket).is_ok());
         }
     }
+}
+
+/// What a name is taken from by a RENAME is changed by it, too.
+#[test]
+fn what_a_rename_replaces_is_changing() {
+    let (scratch, pool) = (Scratch::folder(), Lab::pool(PAGE, 64));
+    for name in ["old", "new"] {
+        std::fs::write(scratch.0.join(name), b"").unwrap();
+    }
+    let config =
+        DirectoryConfig { may_wait: Some(MayWait::Everything), ..DirectoryConfig::new(&scratch.0, 1) };
+    let disk = Disk::new(&DiskConfig::default(), &[pool.arena()]);
+    let mut volume = Volume::new(Box::new(DirectoryStore::new(&config, disk, pool).unwrap()));
+    let replaced = wait(&mut volume, |volume| look_up(volume, "old")).unwrap().object;
+    let root = volume.profile().root;
+    let begun = wait(&mut volume, |volume| {
+        let seen = volume.stat(root)?;
+        let [from, to] = [&b"new"[..], b"old"].map(|name| EntryName { directory: &seen, name });
+        volume.rename(&ROOT, from, to, NOW)
+    });
+    let Ok(Progress::Later(ticket)) = begun else { panic!("{begun:?}") };
+    assert!(volume.store().is_changing(replaced));
+    assert!(end(&mut volume, ticket).is_ok());
+    assert!(!volume.store().is_changing(replaced));
 }
