@@ -407,7 +407,8 @@ pub enum Event {
         /// Who is there.
         peer: Peer,
     },
-    /// The queue pair is gone. Comes after the last of its completions: by then every posted buffer (but of
+    /// The queue pair is gone. Comes after the last of its completions, and after the targets of each message were taken
+    /// ([`Provider::take_targets`]): by then every posted buffer (but of
     /// [`Limits::shared_receives`]) and every exposed one was given back, and the peer can no longer touch any (but with
     /// [`ExposureKind::Standing`]). The exception is memory that a peer does not let go of
     /// ([`ShmConfig::fence_timeout`](crate::ShmConfig::fence_timeout)): it is lost.
@@ -573,11 +574,12 @@ pub trait Provider {
 
     /// Posts a Receive in several buffers, as [`Provider::post_receive`] does in one, to a queue pair that was asked for with
     /// [`QueuePairCapacity::receive_targets`]. All Receives of the queue pair are such, or none is; the head's `len()` and the
-    /// targets' capacities together are at least its `receive_len_max`, and each is a multiple of 8. Messages that are shown in place ([`Provider::poll_in_place`]) on such a
-    /// queue pair are [`ScatteredMessage`](crate::ScatteredMessage)s.
+    /// targets' capacities together are at least its `receive_len_max`, and each is a multiple of 8. Messages that are shown in place
+    /// ([`Provider::poll_in_place`]) on such a queue pair are [`ScatteredMessage`](crate::ScatteredMessage)s.
     ///
     /// The completion has the head, with the octets in it as its length. If it is no error, the user asks
-    /// [`Provider::take_targets`] once, before which [`Event::Disconnected`] does not come. The targets of a Receive that failed or was flushed go back to their pools.
+    /// [`Provider::take_targets`] once: [`Event::Disconnected`] does not come before. The targets of a Receive that failed or was
+    /// flushed go back to their pools.
     ///
     /// # Errors
     ///
