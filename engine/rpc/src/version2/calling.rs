@@ -395,7 +395,7 @@ pub(crate) fn receive_version2<P: Provider>(
     calling: &mut Calling,
     core: &mut Core<P>,
     id: ConnectionId,
-    head: Buf,
+    mut arrived: ArrivedMessage,
     invalidated: Option<Handle>,
     exposed: &mut Option<Exposed>,
 ) -> Result<(), &'static str> {
@@ -403,7 +403,6 @@ pub(crate) fn receive_version2<P: Provider>(
     calling.receives_posted -= 1;
     core.statistics.remote_invalidations += u64::from(invalidated.is_some());
     let Some(version2) = &mut calling.version2 else { return Err("a message of another version") };
-    let mut arrived = version2.receives.arrive(core, id, head);
     if !is_version2(&arrived.octets) {
         version2.receives.reuse(arrived.targets.take());
         return receive_first(calling, core, id, &arrived.octets);

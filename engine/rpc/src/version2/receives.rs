@@ -115,21 +115,6 @@ impl DividedReceives {
         false
     }
 
-    /// Takes the targets of a message whose head is here.
-    pub(crate) fn arrive<P: Provider>(
-        &mut self,
-        core: &mut Core<P>,
-        id: ConnectionId,
-        head: Buf,
-    ) -> ArrivedMessage {
-        let targets = if self.is_divided() { core.provider.take_targets(id) } else { None };
-        let behind = targets.iter().flat_map(|targets| targets.bufs()).map(|buf| buf.len() as u32).sum();
-        if let Some(recorder) = &mut core.state.recorder {
-            recorder.lengthen_last(behind);
-        }
-        ArrivedMessage::of(head, targets, behind)
-    }
-
     /// Keeps what is left of a message's targets for the next Receives.
     pub(crate) fn reuse(&mut self, targets: Option<Box<ReceiveTargets>>) {
         // More boxes than Receives there are never.
@@ -138,6 +123,17 @@ impl DividedReceives {
 }
 
 impl ArrivedMessage {
+    /// A message whose head is here, with its targets. Each message of a connection with divided Receives passes here: the connection
+    /// does not end before its targets are taken.
+    pub(crate) fn arrive<P: Provider>(core: &mut Core<P>, id: ConnectionId, head: Buf) -> ArrivedMessage {
+        let targets = core.provider.take_targets(id);
+        let behind = targets.iter().flat_map(|targets| targets.bufs()).map(|buf| buf.len() as u32).sum();
+        if let Some(recorder) = &mut core.state.recorder {
+            recorder.lengthen_last(behind);
+        }
+        ArrivedMessage::of(head, targets, behind)
+    }
+
     /// One whose targets were taken before.
     pub(crate) fn of(octets: Buf, targets: Option<Box<ReceiveTargets>>, behind: u32) -> ArrivedMessage {
         ArrivedMessage { octets, targets, behind, removed: 0 }

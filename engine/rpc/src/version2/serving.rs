@@ -171,10 +171,8 @@ pub(crate) fn receive_version2<P: Provider, S: Services>(
     serving: &mut Serving,
     pass: &mut Pass<'_, Core<P>, S>,
     link: Link<'_>,
-    head: Buf,
+    arrived: ArrivedMessage,
 ) -> Result<(), CloseReason> {
-    let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
-    let arrived = version2.receives.arrive(pass.core, link.id, head);
     if !serving.may_take_in(pass.core) {
         return stall(serving, arrived, false);
     }

@@ -16,6 +16,7 @@ use crate::fault::fault;
 use crate::server::serving::Serving;
 use crate::service::Services;
 use crate::state::{Core, Link, Pass};
+use crate::version2::receives::ArrivedMessage;
 use crate::version2::{
     ClientVersion2, PlacementLimits, ServerVersion2, calling, own_characteristics, serving,
 };
@@ -128,12 +129,13 @@ impl Connection {
         invalidated: Option<Handle>,
         exposed: &mut Option<Exposed>,
     ) -> Result<(), CloseReason> {
-        let half = self.direct(pass.core, &message, invalidated, exposed);
+        let arrived = ArrivedMessage::arrive(pass.core, self.id, message);
+        let half = self.direct(pass.core, &arrived.octets, invalidated, exposed);
         let is_settled = self.calling.as_ref().is_none_or(Calling::has_version);
         match (half, &mut self.serving, &mut self.calling) {
             (Some(Half::Serving), Some(serving), _) if is_settled => {
                 let link = Link { id: self.id, peer: self.peer.as_ref() };
-                serving::receive_version2(serving, pass, link, message)
+                serving::receive_version2(serving, pass, link, arrived)
             }
             // V2-5-a: one message at a time, until the first is answered.
             (Some(Half::Serving), Some(_), _) => {
@@ -141,7 +143,7 @@ impl Connection {
             }
             (Some(Half::Calling), serving, Some(calling)) => {
                 let received =
-                    calling::receive_version2(calling, pass.core, self.id, message, invalidated, exposed);
+                    calling::receive_version2(calling, pass.core, self.id, arrived, invalidated, exposed);
                 received.map_err(CloseReason::Violation)?;
                 if let (Some(serving), Some(version2)) = (serving, &calling.version2)
                     && let Some(own) = &mut serving.version2
@@ -151,11 +153,7 @@ impl Connection {
                 self.advance_set_up(pass.core)
             }
             (Some(_), ..) => Err(fault("a message for no half")),
-            // Its targets come back apart from it, and go with it.
-            (None, ..) => {
-                drop(pass.core.provider.take_targets(self.id));
-                Ok(())
-            }
+            (None, ..) => Ok(()),
         }
     }
 
