@@ -228,7 +228,7 @@ fn take_in_version2<P: Provider, S: Services>(
         }
         return serving.take_in(pass, link, arrived.octets).map(|()| true);
     }
-    serving.note_taken_in(&mut pass.core.state);
+    serving.prepare_to_take_in(&mut pass.core.state);
     let Some(version2) = &mut serving.version2 else { return Err(fault("a message of another version")) };
     let ServerVersion2 { responder2, parts, peer: characteristics, .. } = &mut **version2;
     let lead = parts.first().map(|part| &part.message.octets[..]);

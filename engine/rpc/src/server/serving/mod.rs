@@ -272,7 +272,7 @@ impl Serving {
         link: Link<'_>,
         message: Buf,
     ) -> Result<(), CloseReason> {
-        self.note_taken_in(&mut pass.core.state);
+        self.prepare_to_take_in(&mut pass.core.state);
         // Where it is, by reference: it is large to move.
         let received = self.responder.handle_receive(&message);
         let call = match &received {
@@ -315,10 +315,10 @@ impl Serving {
         self.settle(pass, link, name, message, pull, ran)
     }
 
-    /// A message is taken in. One whose handler ran already was noted then, and gets the slot that its token names: the Calls that
-    /// have ended since left other slots to be used next.
+    /// Before a message is taken in: counts its arrival. A Call whose handler ran already was counted then; it gets the slot that its
+    /// token names, because the Calls that have ended since left other slots to be used next.
     #[inline(always)]
-    pub(crate) fn note_taken_in(&mut self, state: &mut EngineState) {
+    pub(crate) fn prepare_to_take_in(&mut self, state: &mut EngineState) {
         match &self.begun {
             None => self.note_arrival(state),
             Some(begun) => self.responder.use_next(begun.slot),
