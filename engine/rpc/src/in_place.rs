@@ -12,7 +12,7 @@ use stag_fabric::{
 };
 use stag_memory::Buf;
 use stag_proto::responder::Responder;
-use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success};
+use stag_wire::rpc::{NullCall, OpaqueAuth, emit_success, leading_xid};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, ReadSegment, SINGLE_LEN, Segment, Single, SingleChunk};
 use stag_wire::xdr::{Reduced, Writer};
 
@@ -505,7 +505,7 @@ fn serve_plain<S: Services>(
     (requested, stream): (u32, &[u8]),
     space: &mut [u8],
 ) -> Taken {
-    let xid = xid_of_stream(stream);
+    let xid = leading_xid(stream);
     if !serving.may_take::<true>(pass.core, link, xid, requested) {
         return Taken::No;
     }
@@ -611,12 +611,6 @@ pub(crate) fn leave_unanswered(
     let slot = serving.responder.next_slot();
     serving.begun = Some(Begun { xid, slot, terms, draft: None, pull: None });
     Taken::No
-}
-
-/// The xid of a Payload stream.
-#[inline(always)]
-pub(crate) fn xid_of_stream(stream: &[u8]) -> u32 {
-    stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid))
 }
 
 /// Counts a Call that is answered in place.

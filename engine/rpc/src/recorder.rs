@@ -21,6 +21,7 @@ use stag_fabric::{
     DisconnectReason, GatheredPieces, Handle, LogLimiter, Peer, PlainMessage, Provider, Refused,
     ScatteredMessage, SendRequest, Taken, WholeMessage,
 };
+use stag_wire::rpc::leading_xid;
 use stag_wire::rpcrdma;
 
 use crate::ConnectionId;
@@ -178,7 +179,7 @@ impl Recording {
         let mut len = entry.len.saturating_add(entry.behind);
         let kept = &entry.octets[..RECORDED_LEN_MAX.min(entry.len as usize)];
         if let Some(credits) = header {
-            let xid = kept.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+            let xid = leading_xid(kept);
             let mut message = [0; rpcrdma::HEADER_LEN_MIN];
             // It has room for that, and nothing else.
             let _ = rpcrdma::emit_plain(&mut message, xid, credits);

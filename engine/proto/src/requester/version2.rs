@@ -386,7 +386,8 @@ impl Requester2 {
             Ok(parts) => parts,
             Err(refused) => return (dropped(refused.error), None),
         };
-        if header.direction() == MessageType::Call {
+        let is_reply = header.direction() == MessageType::Reply;
+        if !is_reply && !header.tells_of_sender() {
             return (RequesterEvent2::Call, None);
         }
         let operation = match &header.body {
@@ -400,6 +401,8 @@ impl Requester2 {
             (Body2::Message(..), _) => Some(Interruption::Procedure(procedure::MSG)),
             (Body2::Long(..), _) => Some(Interruption::Procedure(procedure::NOMSG)),
             (Body2::Error(_), _) => Some(Interruption::Procedure(procedure::ERROR)),
+            // Between the transmissions of a Reply, messages of the other direction may come (RTR-X-26).
+            _ if !is_reply => None,
             (_, Some((OptionalOperation::Continuation(_), _))) => None,
             // It is about the other direction: an answer to a Call comes whenever it likes.
             (_, Some((operation, _))) => Some(Interruption::Option(operation.option())),

@@ -240,7 +240,8 @@ impl Responder2 {
                 return (self.answer(responder, message, &refused), broken);
             }
         };
-        if header.direction() == MessageType::Reply {
+        let is_call = header.direction() == MessageType::Call;
+        if !is_call && !header.tells_of_sender() {
             return (ResponderEvent2::Reply, None);
         }
         let parsed = match &header.body {
@@ -250,6 +251,8 @@ impl Responder2 {
         let interruption = match (&header.body, &parsed) {
             (Body2::Message(..), _) => Some(Interruption::Procedure(procedure::MSG)),
             (Body2::Long(..), _) => Some(Interruption::Procedure(procedure::NOMSG)),
+            // Between the transmissions of a Call, messages of the other direction may come (RTR-X-26).
+            _ if !is_call => None,
             (_, Some((Ok(OptionalOperation::Continuation(_)), _))) => None,
             (_, Some((_, found))) => Some(Interruption::Option(found.option)),
             (Body2::Error(_) | Body2::Optional(_), None) => None,

@@ -293,6 +293,72 @@ fn wishes_and_strange_messages_are_answered() {
     assert_eq!(refused, Answer2::BadHeader);
 }
 
+/// INITXCH and UPDXCH of a Receive of 8192 octets.
+fn told(direction: MessageType) -> [Vec<u8>; 2] {
+    let direction = direction.number();
+    [
+        words(&[9, 2, 1, 5, direction, option::INITXCH, 20, 1, 1, 4, 8192, 0]),
+        words(&[9, 2, 1, 5, direction, option::UPDXCH, 16, 1, 4, 8192, 1]),
+    ]
+}
+
+#[test]
+fn what_a_client_tells_of_itself_may_have_either_direction() {
+    // XC-X-4 RTR-X-26 RTR-4.2-a V2-X-5
+    for direction in [MessageType::Call, MessageType::Reply] {
+        for message in told(direction) {
+            // In the midst of a Call.
+            let mut pair = pair();
+            let full = pair.layout.len();
+            let (_, sends) = group_of(&mut pair, full, 0);
+            pair.responder.receives_posted(2);
+            let (first, _) = pair.responder2.handle_receive(&mut pair.responder, &sends[0], None);
+            assert!(matches!(first, ResponderEvent2::Part { .. }));
+            let (event, broken) =
+                pair.responder2.handle_receive(&mut pair.responder, &message, Some(&sends[0]));
+            assert!(matches!(event, ResponderEvent2::Characteristics(_)), "{direction:?} {event:?}");
+            assert_eq!(broken.is_some(), direction == MessageType::Call);
+            // Cut off: a sender of Calls learns of it, and an answer is never answered.
+            pair.responder.receives_posted(1);
+            let cut = &message[..message.len() - 4];
+            let (event, _) = pair.responder2.handle_receive(&mut pair.responder, cut, None);
+            assert_eq!(
+                matches!(event, ResponderEvent2::Answer(_)),
+                direction == MessageType::Call,
+                "{event:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_server_tells_of_itself_may_have_either_direction() {
+    // XC-X-4 RTR-X-26 RTR-4.2-a
+    for direction in [MessageType::Call, MessageType::Reply] {
+        for message in told(direction) {
+            // In the midst of a Reply: the first seed whose Reply is a group.
+            let divided = (1..).find_map(|seed| {
+                let mut pair = pair();
+                let (_, sends) = group_of(&mut pair, 100, 3);
+                pair.to_server.extend(sends);
+                while !pair.to_server.is_empty() {
+                    pair.server_takes();
+                }
+                pair.answer(&mut Random::new(seed));
+                (pair.to_client.len() > 1).then_some(pair)
+            });
+            let mut pair = divided.expect("a seed");
+            let lead = pair.to_client[0].clone();
+            let part = client(&mut pair, &lead);
+            assert!(matches!(part, RequesterEvent2::Part { .. }), "{part:?}");
+            let (event, broken) =
+                pair.requester2.handle_receive(&mut pair.requester, &message, None, Some(&lead));
+            assert!(matches!(event, RequesterEvent2::Characteristics(_)), "{direction:?} {event:?}");
+            assert_eq!(broken.is_some(), direction == MessageType::Reply);
+        }
+    }
+}
+
 #[test]
 fn a_chunked_call_is_the_same_in_both_versions() {
     // 8166-3.4.5-b V2-4.2.1-a

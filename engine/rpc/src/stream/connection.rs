@@ -16,6 +16,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use stag_fabric::Peer;
 use stag_memory::Buf;
 use stag_wire::record::{RecordError, Step};
+use stag_wire::rpc::leading_xid;
 use stag_wire::xdr::Reduced;
 
 use self::answering::Record;
@@ -478,7 +479,7 @@ impl Connection {
         let result = match &mut item {
             Some(item) if !item.is_complete() => {
                 // The record ends within its item.
-                let xid = octets.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+                let xid = leading_xid(octets);
                 let refuse = &mut |reply: &mut Reply<'_>| reply.garbage_arguments();
                 let mut record = Record::new(self, xid, 0);
                 answer(&mut pass.core.state, &mut record, ReplyPolicy::ENGINE, refuse)

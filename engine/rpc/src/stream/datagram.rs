@@ -8,7 +8,7 @@
 use std::net::{SocketAddr, UdpSocket};
 
 use stag_fabric::Peer;
-use stag_wire::rpc::Accepted;
+use stag_wire::rpc::{Accepted, leading_xid};
 
 use super::{DATAGRAM, STREAM};
 use crate::ConnectionId;
@@ -77,7 +77,7 @@ impl Datagrams {
         let connection = ConnectionId { index: STREAM | DATAGRAM, generation: 0 };
         let peer = Peer::Address(from);
         let origin = Origin { connection, slot: 0, peer: Some(&peer), local: None, now: pass.core.now };
-        let xid = stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+        let xid = leading_xid(stream);
         let mut datagram = Datagram { socket: &self.socket, programs: self.programs, from, xid };
         let Pass { core, services } = pass;
         let pass = &mut Pass { core: &mut core.state, services: &mut **services };

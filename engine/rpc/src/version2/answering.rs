@@ -10,7 +10,7 @@ use stag_proto::responder::{
     self, GroupPlan, GroupReply, RefusedCall, ReplyError, Responder, Responder2, ResponderCallId, is_version2,
 };
 use stag_proto::span::Cursor;
-use stag_wire::rpc::CallHeader;
+use stag_wire::rpc::{CallHeader, leading_xid};
 use stag_wire::rpcrdma2::{Body2, DirectedPlace, Header2, OptionalOperation};
 use stag_wire::xdr::{Reader, padded};
 
@@ -295,7 +295,7 @@ fn send_group<P: Provider>(
     core.statistics.continuations += sends.len() as u64 - 1;
     core.statistics.items_placed += u64::from(is_in_targets);
     core.statistics.replies_sent += 1;
-    let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+    let xid = leading_xid(message);
     let mut first = Some(draft);
     for send in sends {
         let mut draft = first.take().unwrap_or_else(|| core.draft());
@@ -317,7 +317,7 @@ pub(crate) fn keep_unsent(serving: &mut Serving, call: ResponderCallId, message:
         .as_ref()
         .is_some_and(|version2| version2.unsent.iter().any(|unsent| unsent.call == call));
     if is_unsent {
-        let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+        let xid = leading_xid(&message);
         serving.keep(call, xid, Stage::Unsent { message });
     }
 }

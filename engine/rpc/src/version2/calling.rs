@@ -15,6 +15,7 @@ use stag_proto::requester::{
 use stag_proto::responder::is_version2;
 use stag_proto::version::{NextMessage, ProtocolVersion, VersionProbe};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
+use stag_wire::rpc::leading_xid;
 use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, OptionalOperation, VERSION};
 
 use crate::ConnectionId;
@@ -444,15 +445,10 @@ pub(crate) fn receive_version2<P: Provider>(
             Answered::Told
         }
         RequesterEvent2::Rest => Answered::Base(ReplyOutcome::Dropped),
-        // What a peer tells of itself has the direction of Calls (XC-X-4). Other Calls are for the other half, or this end takes
-        // none (8167-6-a).
+        // Calls are for the other half, or this end takes none (8167-6-a).
         RequesterEvent2::Call => match operation(message.0) {
-            Some(told @ (OptionalOperation::Initial(_) | OptionalOperation::Update(_))) => {
-                learn(peer, &told);
-                Answered::Told
-            }
             Some(OptionalOperation::Ask(_)) => {
-                let xid = u32::from_be_bytes(message.0.first_chunk().copied().unwrap_or_default());
+                let xid = leading_xid(message.0);
                 let credits = calling.requester.window().requested();
                 Answered::Refused(SmallMessage::error(xid, VERSION, credits, ErrorCode2::InvalidOption))
             }

@@ -10,11 +10,12 @@ use stag_fabric::{
 use stag_memory::{Buf, Shared};
 use stag_proto::layout::TargetRun;
 use stag_proto::responder::{LoneAnswer, LoneCall, Responder2};
+use stag_wire::rpc::leading_xid;
 use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::Reduced;
 
 use crate::carried::CarriedRoom;
-use crate::in_place::{end_in_place, keep_data, leave, leave_unanswered, origin, xid_of_stream};
+use crate::in_place::{end_in_place, keep_data, leave, leave_unanswered, origin};
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
 use crate::server::transit::{self, MemoryHolder, TransitShare};
@@ -218,7 +219,7 @@ pub(crate) fn take_lone<S: Services>(
     if room_end < header_len || targets.is_some_and(|run| run.start as usize > room_end) {
         return Taken::No;
     }
-    let (xid, stream) = (xid_of_stream(call.stream), call.stream);
+    let (xid, stream) = (leading_xid(call.stream), call.stream);
     if !serving.may_take::<true>(pass.core, link, xid, call.credits) {
         return Taken::No;
     }

@@ -10,6 +10,7 @@ use stag_proto::layout::{ReceiveLayout, TargetRun};
 use stag_proto::placement::ItemSpan;
 use stag_proto::responder::{RefusedCall, Responder, Responder2, ResponderCallId, ResponderEvent2};
 use stag_proto::version2::{OwnCharacteristics, SmallMessage};
+use stag_wire::rpc::leading_xid;
 use stag_wire::rpcrdma;
 use stag_wire::rpcrdma2::{ErrorCode2, ItemPlace, VERSION};
 use stag_wire::xdr::Reduced;
@@ -415,7 +416,7 @@ fn run_group<P: Provider, S: Services>(
         }
         Some(call) => serving.run_pulled(pass, link, &call, (&message, stream), &mut pull),
     };
-    let xid = u32::from_be_bytes(message.first_chunk().copied().unwrap_or_default());
+    let xid = leading_xid(&message);
     pass.core.gathered = gathered;
     match ran {
         Ok(ran) => serving.settle(pass, link, (call_id, xid), message, Some(pull), ran),
@@ -462,7 +463,7 @@ fn send_small<P: Provider>(
         return send_octets(serving, core, id, octets);
     }
     // The shortest answer that ends what its receiver waits for.
-    let xid = u32::from_be_bytes(octets.first_chunk().copied().unwrap_or_default());
+    let xid = leading_xid(octets);
     let credits = serving.responder.grant().granted();
     let shorter = SmallMessage::error(xid, VERSION, credits, ErrorCode2::BadHeader);
     send_octets(serving, core, id, shorter.as_bytes())

@@ -1,7 +1,7 @@
 //! The header of version 2 as a view of the Receive buffer that it arrived in.
 
 use super::error::{Answer2, Error2, Refused2};
-use super::{HEADER_LEN_MIN, OPTIONAL_LEN_MIN, VERSION, errcode, procedure};
+use super::{HEADER_LEN_MIN, OPTIONAL_LEN_MIN, VERSION, errcode, option, procedure};
 use crate::rpcrdma::{Emitter, Fixed, HeaderError, HeaderLists, MessageKind, SEGMENTS_MAX};
 use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError, padding};
 
@@ -177,6 +177,13 @@ impl<'a> Header2<'a> {
             Body2::Error(_) => MessageType::Reply,
             Body2::Optional(OptionMessage { direction, .. }) => direction,
         }
+    }
+
+    /// Whether its sender tells of itself (INITXCH, UPDXCH), which it may do in either direction (XC-X-4).
+    #[inline]
+    #[must_use]
+    pub const fn tells_of_sender(&self) -> bool {
+        matches!(self.body, Body2::Optional(OptionMessage { option: option::INITXCH | option::UPDXCH, .. }))
     }
 
     /// Checks a message with chunk lists against the Payload stream behind it, and against its direction.

@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use stag_wire::record::MARK_LEN;
-use stag_wire::rpc::Accepted;
+use stag_wire::rpc::{Accepted, leading_xid};
 use stag_wire::xdr::Reduced;
 
 use super::{Connection, Ending, Later};
@@ -154,7 +154,7 @@ impl Connection {
         let (connection, peer, local) = (self.id, self.peer.clone(), self.local);
         let origin =
             Origin { connection, slot, peer: Some(&peer), local: local.as_ref(), now: pass.core.now };
-        let xid = stream.first_chunk().map_or(0, |xid| u32::from_be_bytes(*xid));
+        let xid = leading_xid(stream);
         let Pass { core, services } = pass;
         let pass = &mut Pass { core: &mut core.state, services: &mut **services };
         serve(pass, &mut Record::new(self, xid, slot), &Arrived { origin, stream, reduced }, items)
