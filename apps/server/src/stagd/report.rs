@@ -103,7 +103,7 @@ impl Snapshot {
 
     /// What the services know.
     fn of_services(programs: &mut Observed<ServicesWithLocks<dyn Store>>) -> Snapshot {
-        let procedures = programs.procedures().cloned().collect();
+        let procedures = programs.procedures().collect();
         let services = programs.get_mut();
         let operations = services.1.operations();
         let exports = services.0.exports().borrow();

@@ -21,6 +21,9 @@ const PROCEDURES: usize = 32;
 /// Services that can be counted: as many as a tuple of services has at most.
 const SERVICES: usize = 8;
 
+/// Procedures that are counted apart.
+const PLACES: usize = SERVICES * PROCEDURES;
+
 /// Calls under way whose time is taken. Those beyond are counted and not timed.
 const TIMED_MAX: usize = 65_536;
 
@@ -32,6 +35,9 @@ const FAILURES_MAX: usize = 32;
 
 /// The status of errors that are not counted apart.
 pub const OTHER_STATUS: u32 = u32::MAX;
+
+/// The status of a Call that is timed, until its service says another.
+const TIMED: u32 = OTHER_STATUS;
 
 /// Upper bounds of the ranges of [`ProcedureStatistics::waited`], in microseconds. The last range has no bound.
 pub const WAIT_BOUNDS_MICROSECONDS: [u64; 9] =
@@ -106,8 +112,10 @@ struct LateCall {
 #[derive(Debug)]
 pub struct Observed<S> {
     services: S,
-    /// By service and procedure.
-    procedures: Box<[ProcedureStatistics; SERVICES * PROCEDURES]>,
+    /// Calls, by service and procedure. Every Call changes one of these, and most change nothing else.
+    calls: [u64; PLACES],
+    /// What else is known of the procedures. The number of Calls in it is not used.
+    details: Box<[ProcedureStatistics; PLACES]>,
     /// Calls that are answered later, by numbers that services choose: two look-ups for each.
     late: HashMap<(usize, Token), LateCall, foldhash::fast::RandomState>,
     /// Late answers that take at least this long are logged.
@@ -116,6 +124,8 @@ pub struct Observed<S> {
     now: Duration,
     /// For the Calls that are timed within a pass.
     clock: Clock,
+    /// When the Call that is timed began.
+    began: Duration,
     complaints: LogLimiter,
 }
 
@@ -124,11 +134,13 @@ impl<S: Services> Observed<S> {
     pub fn new(services: S) -> Observed<S> {
         Observed {
             services,
-            procedures: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
+            calls: [0; PLACES],
+            details: Box::new(std::array::from_fn(|_| ProcedureStatistics::default())),
             late: HashMap::default(),
             slow: None,
             now: Duration::ZERO,
             clock: Clock::start(),
+            began: Duration::ZERO,
             complaints: LogLimiter::default(),
         }
     }
@@ -155,8 +167,9 @@ impl<S: Services> Observed<S> {
     }
 
     /// The procedures that were called, in no particular order.
-    pub fn procedures(&self) -> impl Iterator<Item = &ProcedureStatistics> {
-        self.procedures.iter().filter(|procedure| procedure.calls > 0)
+    pub fn procedures(&self) -> impl Iterator<Item = ProcedureStatistics> {
+        let called = self.calls.iter().zip(&*self.details).filter(|(calls, _)| **calls > 0);
+        called.map(|(calls, details)| ProcedureStatistics { calls: *calls, ..details.clone() })
     }
 
     /// Calls whose answers are timed at this moment.
@@ -173,27 +186,55 @@ impl<S: Services> Observed<S> {
     /// The place of a procedure.
     #[inline(always)]
     fn place(service: usize, procedure: u32) -> usize {
-        service % SERVICES * PROCEDURES + (procedure as usize).min(PROCEDURES - 1)
+        let place = procedure as usize * SERVICES + service;
+        if place < PLACES { place } else { Self::last_place(service) % PLACES }
+    }
+
+    /// The place that high numbers share.
+    #[cold]
+    #[inline(never)]
+    fn last_place(service: usize) -> usize {
+        (PROCEDURES - 1) * SERVICES + service % SERVICES
     }
 
     /// A Call is timed from now on.
     #[cold]
     #[inline(never)]
-    fn begin_timed(&mut self, service: usize, call: &Call<'_>) -> Duration {
-        self.name(service, (call.program, call.version, call.procedure));
-        self.clock.now()
+    fn begin_timed(&mut self, service: usize, call: &Call<'_>, reply: &mut Reply<'_>) {
+        let details = &self.details[Self::place(service, call.procedure)];
+        if (details.program, details.version) != (call.program, call.version) {
+            self.name(service, (call.program, call.version, call.procedure));
+        }
+        // So that it is noted, too, if it is answered without an error.
+        reply.failed_with(TIMED);
+        self.began = self.clock.now();
     }
 
-    /// The service has had the Call since `began`.
+    /// The service has had a Call that is timed, has failed, or is answered later with `token`.
     #[cold]
     #[inline(never)]
-    fn end_timed(&mut self, service: usize, call: &Call<'_>, began: Duration) {
-        let took = self.clock.now().saturating_sub(began);
-        let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let range = EXECUTION_BOUNDS_NANOSECONDS.partition_point(|&bound| bound < nanoseconds);
-        let counted = &mut self.procedures[Self::place(service, call.procedure)];
-        counted.executed[range] += 1;
-        counted.executed_sum += took;
+    fn note_rare(&mut self, service: usize, call: &Call<'_>, reply: &mut Reply<'_>, token: Option<Token>) {
+        let place = Self::place(service, call.procedure);
+        // It is the last of these that was counted.
+        let is_timed = (self.calls[place] - 1).is_multiple_of(SAMPLED);
+        let details = &mut self.details[place];
+        if is_timed {
+            let took = self.clock.now().saturating_sub(self.began);
+            let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+            let range = EXECUTION_BOUNDS_NANOSECONDS.partition_point(|&bound| bound < nanoseconds);
+            details.executed[range] += 1;
+            details.executed_sum += took;
+        }
+        match reply.status() {
+            0 => {}
+            TIMED if is_timed => reply.failed_with(0),
+            status => details.fail(status),
+        }
+        if let Some(token) = token
+            && !reply.is_deferred(token)
+        {
+            self.begin((service, token), call);
+        }
     }
 
     /// Notes which procedure has a place.
@@ -203,8 +244,8 @@ impl<S: Services> Observed<S> {
             Lookup::Found { procedure, .. } => procedure.name,
             _ => "",
         };
-        let counted = &mut self.procedures[Self::place(service, procedure)];
-        (counted.program, counted.version, counted.name) = (program, version, name);
+        let details = &mut self.details[Self::place(service, procedure)];
+        (details.program, details.version, details.name) = (program, version, name);
     }
 
     /// What a late Call waited for longest, if the log asks.
@@ -212,7 +253,6 @@ impl<S: Services> Observed<S> {
         if self.slow.is_some() { self.services.stage(service, token) } else { "" }
     }
 
-    #[cold]
     fn begin(&mut self, key: (usize, Token), call: &Call<'_>) {
         let (place, since) = (Self::place(key.0, call.procedure), call.now());
         if self.late.len() < TIMED_MAX {
@@ -227,19 +267,19 @@ impl<S: Services> Observed<S> {
     fn end(&mut self, key: (usize, Token), status: u32, stage: &str) {
         let Some(LateCall { place, since, client, subject }) = self.late.remove(&key) else { return };
         if status != 0 {
-            self.procedures[place].fail(status);
+            self.details[place].fail(status);
         }
         let waited = self.now.saturating_sub(since);
         let microseconds = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         let range = WAIT_BOUNDS_MICROSECONDS.partition_point(|&bound| bound < microseconds);
-        let counted = &mut self.procedures[place];
-        counted.late += 1;
-        counted.waited[range] += 1;
-        counted.waited_sum += waited;
+        let details = &mut self.details[place];
+        details.late += 1;
+        details.waited[range] += 1;
+        details.waited_sum += waited;
         if self.slow.is_some_and(|slow| waited >= slow)
             && let Some(withheld) = self.complaints.admit(self.now)
         {
-            let procedure = counted.name;
+            let procedure = details.name;
             let client = client.as_deref().unwrap_or("unknown");
             let subject = subject.as_deref().unwrap_or("unknown");
             tracing::warn!(
@@ -282,31 +322,27 @@ impl<S: Services> Services for Observed<S> {
     // A call of its own would cost as much as the counting.
     #[inline(always)]
     fn call(&mut self, service: usize, call: &mut Call<'_>, reply: &mut Reply<'_>) -> Outcome {
-        let counted = &mut self.procedures[Self::place(service, call.procedure)];
-        counted.calls += 1;
-        // The first, and each 64th after it. With the service called in one place only: it is compiled into that.
-        let timed = (counted.calls % SAMPLED == 1).then(|| self.begin_timed(service, call));
+        let place = Self::place(service, call.procedure);
+        // The first, and each 64th after it.
+        if self.calls[place].is_multiple_of(SAMPLED) {
+            self.begin_timed(service, call, reply);
+        }
+        self.calls[place] += 1;
+        // In one place only, so that the service is compiled into it.
         let outcome = self.services.call(service, call, reply);
-        if let Some(began) = timed {
-            self.end_timed(service, call, began);
-        }
-        let status = reply.status();
-        if status != 0 {
-            self.procedures[Self::place(service, call.procedure)].fail(status);
-        }
-        if let Outcome::Later(token) = outcome
-            && !reply.is_deferred(token)
-        {
-            self.begin((service, token), call);
+        match outcome {
+            Outcome::Done if reply.status() == 0 => {}
+            Outcome::Done => self.note_rare(service, call, reply, None),
+            Outcome::Later(token) => self.note_rare(service, call, reply, Some(token)),
         }
         outcome
     }
 
     #[inline(always)]
     fn note_null(&mut self, service: usize, program: u32, version: u32) {
-        let counted = &mut self.procedures[Self::place(service, 0)];
-        counted.calls += 1;
-        if counted.calls == 1 {
+        let counted = &mut self.calls[Self::place(service, 0)];
+        *counted += 1;
+        if *counted == 1 {
             self.name(service, (program, version, 0));
         }
         self.services.note_null(service, program, version);

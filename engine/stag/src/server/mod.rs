@@ -159,7 +159,7 @@ impl<S: ServiceSet + Services> ServiceSet for Observed<S> {
     }
 
     fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
-        guarded.procedures().cloned().collect()
+        guarded.procedures().collect()
     }
 }
 

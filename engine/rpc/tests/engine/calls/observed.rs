@@ -165,7 +165,7 @@ impl Lab {
 
     fn found(&mut self, name: &str) -> ProcedureStatistics {
         let found = self.observed().procedures().find(|found| found.name == name);
-        found.cloned().unwrap_or_default()
+        found.unwrap_or_default()
     }
 }
 
