@@ -11,28 +11,26 @@ use stag_runtime::{GroupMember, LaneRecord, ReactorId};
 use stag_wire::xdr::Reduced;
 
 use super::answering::Answering;
-use super::light::{CarriedChunk, LightCall, ShortReply, SingleReply};
+use super::light::{CarriedChunk, LightCall, short_reply, single_reply};
 use super::record::{
     CALL, CALL_BACK, CALLED_BACK, CarriedCall, CarriedReply, Ending, PLAIN_CALL, Place, READ_CALL, REPLY,
     SHORT_REPLY, SINGLE_REPLY, TAKEN_OUT, WRITE_CALL, decode_key, kind,
 };
 use super::{Attachment, CallLanes, CarriedRoom, Carrier, Homes, Lent, Neighbour, Parcel};
-use crate::connection::Connections;
 use crate::engine::{Engine, find};
 use crate::group::attend;
 use crate::pools::PAGE_LEN;
 use crate::server::draft::Draft;
 use crate::server::owner::{address, owner};
 use crate::server::pending::Served;
-use crate::server::serving::carrying::{answer_kept, answer_single};
+use crate::server::serving::carrying::{LightReply, answer_light};
 use crate::server::transit::TransitAccounts;
 use crate::service::call::{Placed, PlacedPieces};
 use crate::service::dispatch::Origin;
-use crate::service::late;
+use crate::service::late::Answerer;
 use crate::service::steps::{Arrived, serve};
 use crate::service::{Services, Token};
 use crate::state::{Core, EngineState, Pass};
-use crate::stream::Streams;
 
 /// Records that one pass takes from another reactor at most.
 const EXCHANGE_BURST: usize = 64;
@@ -236,8 +234,7 @@ pub(crate) fn exchange<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> u
         carrier(&mut engine.core.state).records.put_back(from, lane);
     }
     if !carrier(&mut engine.core.state).waiting.is_empty() {
-        let Engine { core, connections, streams, .. } = engine;
-        count += deliver_waiting(core, connections, streams);
+        count += deliver_waiting(&mut engine.answerer().0);
     }
     count
 }
@@ -247,71 +244,60 @@ pub(crate) fn exchange<P: Provider, S: Services>(engine: &mut Engine<P, S>) -> u
 /// A few in a pass: what other reactors put into their lanes meanwhile would wait for all of them, and then these
 /// reactors have nothing to do while this one copies, and the other way round.
 #[inline(never)]
-fn deliver_waiting<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-) -> usize {
+fn deliver_waiting<P: Provider>(answerer: &mut Answerer<'_, P>) -> usize {
     // The answers to others' Calls, which were just executed.
-    carrier(core).publish();
+    carrier(answerer.core).publish();
     let (mut count, mut sent) = (0, 0);
     while sent < LARGE_BURST
-        && !core.is_short()
-        && let Some((Parcel { record, cargo }, pieces)) = carrier(core).waiting.pop_front()
+        && !answerer.core.is_short()
+        && let Some((Parcel { record, cargo }, pieces)) = carrier(answerer.core).waiting.pop_front()
     {
         count += 1;
         sent += total_len(&pieces);
-        let (reply, place) = CarriedReply::decode(&record);
-        carrier(core).pieces.extend(pieces);
-        deliver(core, connections, streams, &reply, place, &record, stream_of(cargo));
+        carrier(answerer.core).pieces.extend(pieces);
+        deliver(answerer, &ArrivedReply::new(&record, stream_of(cargo)));
     }
     count
 }
 
 #[inline]
 fn handle_record<P: Provider, S: Services>(engine: &mut Engine<P, S>, from: ReactorId, record: &LaneRecord) {
-    let Engine { core, services, connections, streams, .. } = &mut *engine;
+    let (mut answerer, services) = engine.answerer();
     match kind(record) {
         SHORT_REPLY => {
-            let reply = ShortReply::of(record);
-            carrier(core).note_answer(from);
-            let is_done = carrier(core).broadcasts.is_empty()
-                && (deliver_short(core, connections, &reply)
-                    || deliver_result(
-                        core,
-                        connections,
-                        &reply.token,
-                        reply.is_service,
-                        reply.payload,
-                        None,
-                    ));
-            if !is_done {
+            carrier(answerer.core).note_answer(from);
+            let is_only = carrier(answerer.core).broadcasts.is_empty();
+            if !is_only || !deliver_light(&mut answerer, &short_reply(record), &mut None) {
                 deliver_carried(engine, from, record);
             }
         }
         SINGLE_REPLY => {
-            carrier(core).note_answer(from);
-            if !deliver_single(core, connections, from, &SingleReply::of(record)) {
-                let (reply, place) = CarriedReply::decode(record);
+            let carrier = carrier(answerer.core);
+            carrier.note_answer(from);
+            let piece = carrier.take_piece(from);
+            let is_light = carrier.broadcasts.is_empty() && piece.len() < LARGE_LEN;
+            let mut result = Some(piece);
+            if !is_light || !deliver_light(&mut answerer, &single_reply(record), &mut result) {
+                self::carrier(answerer.core).pieces.extend(result);
                 // None that others execute, too, has eligible results.
-                deliver_in_turn(core, connections, streams, &reply, place, record, None);
+                deliver_in_turn(&mut answerer, ArrivedReply::new(record, None));
             }
         }
         PLAIN_CALL => {
-            let pass = &mut Pass { core: &mut core.state, services };
+            let pass = &mut Pass { core: &mut answerer.core.state, services };
             execute_light(pass, from, &LightCall::plain(record));
         }
         WRITE_CALL | READ_CALL => {
-            let pass = &mut Pass { core: &mut core.state, services };
+            let pass = &mut Pass { core: &mut answerer.core.state, services };
             execute_light(pass, from, &LightCall::single(record));
         }
-        CALL => execute_carried(&mut Pass { core: &mut core.state, services }, from, record),
+        CALL => execute_carried(&mut Pass { core: &mut answerer.core.state, services }, from, record),
         REPLY => {
-            carrier(core).note_answer(from);
+            carrier(answerer.core).note_answer(from);
             deliver_carried(engine, from, record);
         }
-        CALL_BACK | CALLED_BACK => take_carried_back(core, from, record),
-        TAKEN_OUT => carrier(core).note_answer(from),
+        CALL_BACK | CALLED_BACK => take_carried_back(answerer.core, from, record),
+        TAKEN_OUT => carrier(answerer.core).note_answer(from),
         other => unreachable!("a record of kind {other}"),
     }
 }
@@ -362,72 +348,22 @@ fn execute_carried<S: Services>(pass: &mut Pass<'_, EngineState, S>, from: React
     execute(pass, from, &call, record, octets);
 }
 
-/// Sends a Reply to a Call that was carried from where it arrived, and has no chunks, from where it leaves. `false`: it takes the
-/// general way, and nothing happened.
+/// Sends a Reply with one result or none to a Call that was carried from where it arrived, from where it leaves. `false`: it takes
+/// the general way, and nothing happened.
 #[inline]
-fn deliver_short<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    reply: &ShortReply<'_>,
+fn deliver_light<P: Provider>(
+    Answerer { core, connections, .. }: &mut Answerer<'_, P>,
+    reply: &LightReply<'_>,
+    result: &mut Option<Shared>,
 ) -> bool {
     let Some(found) = find(connections, reply.token.connection) else { return false };
     let Some(serving) = found.serving.as_mut() else { return false };
-    if !answer_kept(serving, core, &reply.token, reply.is_service, reply.payload) {
-        return false;
+    match answer_light(serving, core, reply, result) {
+        Ok(Served::Left) => return false,
+        Ok(_) => core.state.ready.touch(found),
+        Err(reason) => found.close(core, reason),
     }
-    core.state.ready.touch(found);
     true
-}
-
-/// Sends a Reply with one result in one piece, which lies beside the record, unless it is large. `false`: it takes the general
-/// way, and the piece is in the carrier's `pieces`.
-#[inline]
-fn deliver_single<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    from: ReactorId,
-    reply: &SingleReply<'_>,
-) -> bool {
-    let Some(carrier) = core.state.carrier.as_deref_mut() else { return false };
-    let piece = carrier.take_piece(from);
-    if !carrier.broadcasts.is_empty() || piece.len() >= LARGE_LEN {
-        carrier.pieces.push(piece);
-        return false;
-    }
-    deliver_result(core, connections, &reply.token, reply.is_service, reply.payload, Some(piece))
-}
-
-/// Answers a Call with one chunk that was carried from where it arrived, by this payload and this result. `false`: it takes the
-/// general way, and the result is in the carrier's `pieces`.
-#[inline]
-fn deliver_result<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    token: &Token,
-    is_service: bool,
-    payload: &[u8],
-    piece: Option<Shared>,
-) -> bool {
-    let mut left = piece;
-    if let Some(found) = find(connections, token.connection)
-        && let Some(serving) = found.serving.as_mut()
-    {
-        match answer_single(serving, core, token, is_service, payload, &mut left) {
-            Ok(Served::Left) => {}
-            Ok(_) => {
-                core.state.ready.touch(found);
-                return true;
-            }
-            Err(reason) => {
-                found.close(core, reason);
-                return true;
-            }
-        }
-    }
-    if let Some(carrier) = &mut core.state.carrier {
-        carrier.pieces.extend(left);
-    }
-    false
 }
 
 /// Takes in another reactor's Reply, the general way.
@@ -437,17 +373,18 @@ fn deliver_carried<P: Provider, S: Services>(
     from: ReactorId,
     record: &LaneRecord,
 ) {
-    let Engine { core, services, connections, streams, .. } = engine;
-    let (reply, place) = CarriedReply::decode(record);
+    let (mut answerer, services) = engine.answerer();
+    let mut arrived = ArrivedReply::new(record, None);
+    let ArrivedReply { reply, place, .. } = &arrived;
     let pieces = usize::from(reply.pieces) + usize::from(reply.long.0);
-    let octets = carrier(core).unload(from, place == Place::Attached, pieces);
-    match carrier(core).note_execution(&reply.token) {
-        Execution::Only => deliver_in_turn(core, connections, streams, &reply, place, record, octets),
-        Execution::OneOfOthers => carrier(core).pieces.clear(),
+    arrived.attached = carrier(answerer.core).unload(from, *place == Place::Attached, pieces);
+    match carrier(answerer.core).note_execution(&arrived.reply.token) {
+        Execution::Only => deliver_in_turn(&mut answerer, arrived),
+        Execution::OneOfOthers => carrier(answerer.core).pieces.clear(),
         Execution::LastOfOthers(Parcel { record, cargo }) => {
-            carrier(core).pieces.clear();
-            let own = carrier(core).own;
-            let pass = &mut Pass { core: &mut core.state, services };
+            carrier(answerer.core).pieces.clear();
+            let own = carrier(answerer.core).own;
+            let pass = &mut Pass { core: &mut answerer.core.state, services };
             execute(pass, own, &CarriedCall::decode(&record), &record, stream_of(cargo));
         }
     }
@@ -493,46 +430,45 @@ fn take_through_steps<S: Services>(
     serve(pass, &mut answering, &arrived, items);
 }
 
-/// Hands another reactor's Reply to its connection: at once, or after the lanes were read if its data is large.
-#[inline(always)]
-fn deliver_in_turn<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    reply: &CarriedReply,
+/// Another reactor's Reply. Its memory is in the carrier's `pieces`.
+struct ArrivedReply<'r> {
+    reply: CarriedReply,
+    record: &'r LaneRecord,
+    /// Where its Payload stream is.
     place: Place,
-    record: &LaneRecord,
-    octets: Option<Box<[u8]>>,
-) {
-    if total_len(&carrier(core).pieces) >= LARGE_LEN {
-        return carrier(core).put_aside(record, octets);
-    }
-    deliver(core, connections, streams, reply, place, record, octets);
+    /// The Payload stream, if it did not come in the record.
+    attached: Option<Box<[u8]>>,
 }
 
-/// Hands another reactor's Reply to the connection that its Call came in on.
-fn deliver<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    reply: &CarriedReply,
-    place: Place,
-    record: &LaneRecord,
-    octets: Option<Box<[u8]>>,
-) {
-    let payload = octets_at(place, record, octets.as_deref());
-    let mut pieces = std::mem::take(&mut carrier(core).pieces);
+impl ArrivedReply<'_> {
+    fn new(record: &LaneRecord, attached: Option<Box<[u8]>>) -> ArrivedReply<'_> {
+        let (reply, place) = CarriedReply::decode(record);
+        ArrivedReply { reply, record, place, attached }
+    }
+}
+
+/// Hands a Reply to its connection: at once, or after the lanes were read if its data is large.
+#[inline(always)]
+fn deliver_in_turn<P: Provider>(answerer: &mut Answerer<'_, P>, arrived: ArrivedReply<'_>) {
+    let carrier = carrier(answerer.core);
+    if total_len(&carrier.pieces) >= LARGE_LEN {
+        return carrier.put_aside(arrived.record, arrived.attached);
+    }
+    deliver(answerer, &arrived);
+}
+
+/// Hands a Reply to the connection that its Call came in on.
+fn deliver<P: Provider>(answerer: &mut Answerer<'_, P>, arrived: &ArrivedReply<'_>) {
+    let ArrivedReply { reply, record, place, attached } = arrived;
+    let payload = octets_at(*place, record, attached.as_deref());
+    let mut pieces = std::mem::take(&mut carrier(answerer.core).pieces);
     match reply.ending {
-        Ending::Dropped => late::drop_call(core, connections, streams, reply.token),
+        Ending::Dropped => answerer.drop_call(reply.token),
         // If the connection is gone, the Reply is not needed any more.
-        _ => {
-            _ = late::answer(core, connections, streams, reply.token, |out| {
-                out.carried(reply, payload, &mut pieces)
-            })
-        }
+        _ => _ = answerer.answer(reply.token, |out| out.carried(reply, payload, &mut pieces)),
     }
     pieces.clear();
-    carrier(core).pieces = pieces;
+    carrier(answerer.core).pieces = pieces;
 }
 
 /// How another reactor's answer ends a Call.

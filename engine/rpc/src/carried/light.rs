@@ -16,6 +16,7 @@ use super::record::{
 };
 use super::{Attachment, Carrier, Neighbour};
 use crate::server::draft::Draft;
+use crate::server::serving::carrying::LightReply;
 use crate::service::Token;
 
 /// Octets of the Payload stream of a Call that goes the short way, at most: those that a record has room for with the longest peer
@@ -79,46 +80,26 @@ impl LightCall<'_> {
     }
 }
 
-/// An encoded payload that is all of a Reply, as a view of its record.
-pub(super) struct ShortReply<'a> {
-    pub(super) token: Token,
-    pub(super) is_service: bool,
-    pub(super) payload: &'a [u8],
+/// Of a [`SHORT_REPLY`].
+#[inline(always)]
+pub(super) fn short_reply(record: &LaneRecord) -> LightReply<'_> {
+    let octets = record.octets();
+    let mut head = Decoder { octets: record.head::<SHORT_HEAD_LEN>(), at: 0 };
+    let [_, _, flags, ..] = head.take::<8>();
+    LightReply { token: head.token(), is_service: flags & SERVICE != 0, payload: &octets[SHORT_HEAD_LEN..] }
 }
 
-impl ShortReply<'_> {
-    #[inline(always)]
-    pub(super) fn of(record: &LaneRecord) -> ShortReply<'_> {
-        let octets = record.octets();
-        let mut head = Decoder { octets: record.head::<SHORT_HEAD_LEN>(), at: 0 };
-        let [_, _, flags, ..] = head.take::<8>();
-        ShortReply {
-            token: head.token(),
-            is_service: flags & SERVICE != 0,
-            payload: &octets[SHORT_HEAD_LEN..],
-        }
-    }
-}
-
-/// An encoded payload and one result in one piece of a store, as a view of its record.
-pub(super) struct SingleReply<'a> {
-    pub(super) token: Token,
-    pub(super) is_service: bool,
-    pub(super) payload: &'a [u8],
-}
-
-impl SingleReply<'_> {
-    #[inline(always)]
-    pub(super) fn of(record: &LaneRecord) -> SingleReply<'_> {
-        let octets = record.octets();
-        let mut head = Decoder { octets: record.head::<REPLY_HEAD_LEN>(), at: 0 };
-        let [_, _, flags, _] = head.take();
-        let len = head.u32() as usize;
-        SingleReply {
-            token: head.token(),
-            is_service: flags & SERVICE != 0,
-            payload: &octets[REPLY_HEAD_LEN..][..len],
-        }
+/// Of a [`SINGLE_REPLY`].
+#[inline(always)]
+pub(super) fn single_reply(record: &LaneRecord) -> LightReply<'_> {
+    let octets = record.octets();
+    let mut head = Decoder { octets: record.head::<REPLY_HEAD_LEN>(), at: 0 };
+    let [_, _, flags, _] = head.take();
+    let len = head.u32() as usize;
+    LightReply {
+        token: head.token(),
+        is_service: flags & SERVICE != 0,
+        payload: &octets[REPLY_HEAD_LEN..][..len],
     }
 }
 

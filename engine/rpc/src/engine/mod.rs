@@ -30,6 +30,7 @@ use crate::server::spares::Spares;
 use crate::server::transit::TransitAccounts;
 use crate::service::Services;
 use crate::service::deferred::Deferrals;
+use crate::service::late::Answerer;
 use crate::state::{Core, EngineState};
 use crate::statistics::Statistics;
 use crate::stream::{Streams, later_max};
@@ -352,6 +353,13 @@ impl<P: Provider, S: Services> Engine<P, S> {
     #[must_use]
     pub fn config(&self) -> &EngineConfig {
         &self.core.config
+    }
+
+    /// What late answers are sent with, and the services.
+    #[inline(always)]
+    pub(crate) fn answerer(&mut self) -> (Answerer<'_, P>, &mut S) {
+        let Engine { core, services, connections, streams, .. } = self;
+        (Answerer { core, connections, streams }, services)
     }
 
     /// Another seed for a connection's transaction ids (a step of a multiplicative generator).

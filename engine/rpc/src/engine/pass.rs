@@ -49,10 +49,9 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
             carrier.publish();
             events += exchange(self);
         }
-        let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
-        events += answer_late(pass, &mut self.connections, &mut self.streams);
+        let (answerer, services) = self.answerer();
+        events += answer_late(answerer, services);
         if self.core.ready.is_due() {
-            // Not the one above: that stays in registers as long as it goes to no function that is not inlined.
             let pass = &mut Pass { core: &mut self.core, services: &mut self.services };
             events += flush(pass, &mut self.connections);
         }

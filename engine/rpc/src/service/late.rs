@@ -10,138 +10,125 @@ use crate::service::dispatch::ReplyPolicy;
 use crate::service::reply::{Frame, Reply, Room};
 use crate::service::steps::{self, Exit};
 use crate::service::{Services, Token};
-use crate::state::{Core, EngineState, Pass};
+use crate::state::{Core, EngineState};
 use crate::stream::{Streams, is_stream};
 
 /// Late answers that one pass sends at most.
 const LATE_BURST: usize = 64;
 
+/// What answers that come late are sent with: the core of the engine, and all connections that their Calls may have come on.
+pub(crate) struct Answerer<'a, P> {
+    pub(crate) core: &'a mut Core<P>,
+    pub(crate) connections: &'a mut Connections,
+    pub(crate) streams: &'a mut Option<Box<Streams>>,
+}
+
 /// Sends the answers that services and other threads have ready, and the ones that retransmissions wait for.
 #[inline(always)]
 pub(crate) fn answer_late<P: Provider, S: Services>(
-    pass: &mut Pass<'_, Core<P>, S>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
+    mut answerer: Answerer<'_, P>,
+    services: &mut S,
 ) -> usize {
     let mut count = 0;
     while count < LATE_BURST
-        && !pass.core.is_short()
-        && let Some((service, token)) = pass.services.poll_later(pass.core.now)
+        && !answerer.core.is_short()
+        && let Some((service, token)) = services.poll_later(answerer.core.now)
     {
         count += 1;
-        let Pass { core, services } = &mut *pass;
-        let fill = |reply: &mut Reply<'_>| services.finish(service, token, reply);
-        if !answer(core, connections, streams, token, fill) {
-            pass.services.abandoned(service, token);
+        if !answerer.answer(token, |reply| services.finish(service, token, reply)) {
+            services.abandoned(service, token);
         }
     }
-    if pass.core.deferrals.is_in_use() || pass.core.duplicates.has_news() {
-        count = answer_for_others(pass.core, connections, streams, count);
+    if answerer.core.deferrals.is_in_use() || answerer.core.duplicates.has_news() {
+        count = answerer.answer_for_others(count);
     }
     count
 }
 
-/// Sends the answers of other threads, and the ones that retransmissions wait for, after `count` others. Returns the new count.
-// Not inline: it would slow down a pass that has none.
-#[inline(never)]
-fn answer_for_others<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    mut count: usize,
-) -> usize {
-    while count < LATE_BURST
-        && !core.is_short()
-        && let Some((token, fill)) = core.deferrals.take()
-    {
-        count += 1;
-        answer(core, connections, streams, token, fill);
+impl<P: Provider> Answerer<'_, P> {
+    /// Sends the answers of other threads, and the ones that retransmissions wait for, after `count` others. Returns the new count.
+    // Not inline: it would slow down a pass that has none.
+    #[inline(never)]
+    fn answer_for_others(&mut self, mut count: usize) -> usize {
+        while count < LATE_BURST
+            && !self.core.is_short()
+            && let Some((token, fill)) = self.core.deferrals.take()
+        {
+            count += 1;
+            self.answer(token, fill);
+        }
+        while self.core.duplicates.has_news()
+            && count < LATE_BURST
+            && !self.core.is_short()
+            && let EngineState { duplicates, statistics, .. } = &mut self.core.state
+            && let Some((token, kept)) = duplicates.next_waiter(statistics)
+        {
+            count += 1;
+            if let Some(kept) = kept {
+                self.answer(token, |reply| reply.repeat(&kept));
+            } else {
+                self.drop_call(token);
+            }
+        }
+        count
     }
-    while core.duplicates.has_news()
-        && count < LATE_BURST
-        && !core.is_short()
-        && let Some((token, kept)) = core.state.duplicates.next_waiter(&mut core.state.statistics)
-    {
-        count += 1;
-        if let Some(kept) = kept {
-            answer(core, connections, streams, token, |reply| reply.repeat(&kept));
-        } else {
-            drop_call(core, connections, streams, token);
-        }
-    }
-    count
-}
 
-/// A Call that was left for later is not answered at all.
-#[cold]
-pub(crate) fn drop_call<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    token: Token,
-) {
-    drop(core.seals.take(&token));
-    if is_carried(token.connection) {
-        carried::drop_later(&mut core.state, token);
-    } else if is_stream(token.connection) {
-        if let Some(streams) = streams {
-            streams.drop_later(core, token);
-        }
-    } else if let Some(found) = find(connections, token.connection) {
-        core.ready.touch(found);
-        if let Some(serving) = found.serving.as_mut() {
-            serving.drop_later(core, token.connection, token);
-        }
-    }
-}
-
-/// Answers a Call that was left for later, or keeps the answer for a retransmission. `false`: it is not needed, and `fill`
-/// did not run.
-pub(crate) fn answer<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    token: Token,
-    fill: impl FnOnce(&mut Reply<'_>),
-) -> bool {
-    // It is taken by the branch that runs it.
-    let mut fill = Some(fill);
-    answer_by(core, connections, streams, token, &mut |reply| {
-        if let Some(fill) = fill.take() {
-            fill(reply);
-        }
-    })
-}
-
-/// As [`answer`], compiled once for each fabric and not for each kind of answer.
-fn answer_by<P: Provider>(
-    core: &mut Core<P>,
-    connections: &mut Connections,
-    streams: &mut Option<Box<Streams>>,
-    token: Token,
-    once: &mut dyn FnMut(&mut Reply<'_>),
-) -> bool {
-    let mut answered = false;
-    if is_carried(token.connection) {
-        answered = carried::finish(&mut core.state, token, &mut *once);
-    } else if is_stream(token.connection) {
-        if let Some(streams) = streams {
-            answered = streams.finish(core, token, &mut *once);
-        }
-    } else if let Some(found) = find(connections, token.connection)
-        && let Some(serving) = found.serving.as_mut()
-    {
-        let finished = serving.finish(core, token, &mut *once);
-        core.ready.touch(found);
-        match finished {
-            Ok(found) => answered = found,
-            Err(reason) => {
-                answered = true;
-                found.close(core, reason);
+    /// A Call that was left for later is not answered at all.
+    #[cold]
+    pub(crate) fn drop_call(&mut self, token: Token) {
+        let Answerer { core, connections, streams } = self;
+        drop(core.seals.take(&token));
+        if is_carried(token.connection) {
+            carried::drop_later(&mut core.state, token);
+        } else if is_stream(token.connection) {
+            if let Some(streams) = streams {
+                streams.drop_later(core, token);
+            }
+        } else if let Some(found) = find(connections, token.connection) {
+            core.ready.touch(found);
+            if let Some(serving) = found.serving.as_mut() {
+                serving.drop_later(core, token.connection, token);
             }
         }
     }
-    answered || finish_orphan(&mut core.state, token, once)
+
+    /// Answers a Call that was left for later, or keeps the answer for a retransmission. `false`: it is not needed, and `fill`
+    /// did not run.
+    pub(crate) fn answer(&mut self, token: Token, fill: impl FnOnce(&mut Reply<'_>)) -> bool {
+        // It is taken by the branch that runs it.
+        let mut fill = Some(fill);
+        self.answer_by(token, &mut |reply| {
+            if let Some(fill) = fill.take() {
+                fill(reply);
+            }
+        })
+    }
+
+    /// As [`Answerer::answer`], compiled once for each fabric and not for each kind of answer.
+    fn answer_by(&mut self, token: Token, once: &mut dyn FnMut(&mut Reply<'_>)) -> bool {
+        let Answerer { core, connections, streams } = self;
+        let mut answered = false;
+        if is_carried(token.connection) {
+            answered = carried::finish(&mut core.state, token, &mut *once);
+        } else if is_stream(token.connection) {
+            if let Some(streams) = streams {
+                answered = streams.finish(core, token, &mut *once);
+            }
+        } else if let Some(found) = find(connections, token.connection)
+            && let Some(serving) = found.serving.as_mut()
+        {
+            let finished = serving.finish(core, token, &mut *once);
+            core.ready.touch(found);
+            match finished {
+                Ok(found) => answered = found,
+                Err(reason) => {
+                    answered = true;
+                    found.close(core, reason);
+                }
+            }
+        }
+        answered || finish_orphan(&mut core.state, token, once)
+    }
 }
 
 /// A Call whose connection is gone is answered: its Reply is made if it must be kept. `false`: it is not needed.

@@ -16,27 +16,47 @@ use crate::server::pending::{Pending, Served, Stage};
 use crate::service::Token;
 use crate::state::Core;
 
-/// Answers a Call without chunks that was carried from where it arrived with this payload, where the Reply leaves. `false`: it is none, or something
-/// comes before; nothing happened.
+/// A Reply of another reactor that is an encoded payload, with one result beside it or none, as it lies in its lane.
+#[derive(Clone, Copy)]
+pub(crate) struct LightReply<'a> {
+    pub(crate) token: Token,
+    pub(crate) is_service: bool,
+    pub(crate) payload: &'a [u8],
+}
+
+/// Answers a Call that was carried from where it arrived with this Reply, and with this result if it has one.
+/// [`Served::Left`]: there is no such Call, or something comes before its Reply; nothing happened, and `result` is what it was.
 #[inline]
-pub(crate) fn answer_kept<P: Provider>(
+pub(crate) fn answer_light<P: Provider>(
     serving: &mut Serving,
     core: &mut Core<P>,
-    token: &Token,
-    is_service: bool,
-    payload: &[u8],
-) -> bool {
-    let id: ConnectionId = token.connection;
-    let Some(Some(kept)) = serving.slots.get(token.slot as usize) else { return false };
-    if kept.xid != token.xid || !matches!(kept.stage(), Stage::Carried(call) if !call.has_chunk) {
-        return false;
-    }
-    let call = kept.id;
+    reply: &LightReply<'_>,
+    result: &mut Option<Shared>,
+) -> Result<Served, CloseReason> {
+    let Some(Some(kept)) = serving.slots.get(reply.token.slot as usize) else { return Ok(Served::Left) };
+    let Stage::Carried(carried) = kept.stage() else { return Ok(Served::Left) };
+    let (call, has_chunk, is_it) = (kept.id, carried.has_chunk, kept.xid == reply.token.xid);
     let wanted = serving.wanted(serving.responder.credits_requested());
     // A Send that must be awaited, Replies that wait for room, too few or too many Receives posted.
-    if core.stopping || !serving.blocked.is_empty() || serving.held != wanted {
-        return false;
+    if !is_it || core.stopping || !serving.blocked.is_empty() || serving.held != wanted {
+        return Ok(Served::Left);
     }
+    match (has_chunk, &result) {
+        (true, _) => answer_single(serving, core, call, reply, result),
+        (false, None) => Ok(answer_plain(serving, core, call, reply)),
+        (false, Some(_)) => Ok(Served::Left),
+    }
+}
+
+/// Sends a Reply without a result to a Call without chunks.
+#[inline(always)]
+fn answer_plain<P: Provider>(
+    serving: &mut Serving,
+    core: &mut Core<P>,
+    call: ResponderCallId,
+    reply: &LightReply<'_>,
+) -> Served {
+    let LightReply { token: Token { connection: id, .. }, payload, .. } = *reply;
     let limit = serving.credit_limit();
     let Core { provider, state } = &mut *core;
     let is_sent = provider.build_plain(id, |space| {
@@ -50,37 +70,22 @@ pub(crate) fn answer_kept<P: Provider>(
         Some((credits, payload.len()))
     });
     if !is_sent {
-        return false;
+        return Served::Left;
     }
-    forget_carried(serving, core, id, call);
-    if is_service {
-        serving.note_service(core.now);
-    }
-    core.statistics.replies_sent += 1;
-    true
+    note_answered(serving, core, call, reply);
+    Served::Over
 }
 
-/// Answers a Call with one chunk that was carried from where it arrived with this payload and this result, if nothing comes before.
-#[inline]
-pub(crate) fn answer_single<P: Provider>(
+/// Sends a Reply to a Call with one chunk, after its result.
+#[inline(always)]
+fn answer_single<P: Provider>(
     serving: &mut Serving,
     core: &mut Core<P>,
-    token: &Token,
-    is_service: bool,
-    payload: &[u8],
+    call: ResponderCallId,
+    reply: &LightReply<'_>,
     piece: &mut Option<Shared>,
 ) -> Result<Served, CloseReason> {
-    let id: ConnectionId = token.connection;
-    let Some(Some(kept)) = serving.slots.get(token.slot as usize) else { return Ok(Served::Left) };
-    if kept.xid != token.xid || !matches!(kept.stage(), Stage::Carried(call) if call.has_chunk) {
-        return Ok(Served::Left);
-    }
-    let call = kept.id;
-    let wanted = serving.wanted(serving.responder.credits_requested());
-    // A Send that must be awaited, Replies that wait for room, too few or too many Receives posted.
-    if core.stopping || !serving.blocked.is_empty() || serving.held != wanted {
-        return Ok(Served::Left);
-    }
+    let LightReply { token: Token { connection: id, xid, .. }, payload, .. } = *reply;
     let target = match (&*piece, serving.responder.single(call)) {
         (None, Some(SingleChunk::Read(_))) => None,
         (Some(piece), Some(SingleChunk::Write(segment)))
@@ -95,7 +100,7 @@ pub(crate) fn answer_single<P: Provider>(
     if len > core.config.message_len() {
         return Ok(Served::Left);
     }
-    let request_id = reply_id(token.xid);
+    let request_id = reply_id(xid);
     let mut item = 0;
     if let Some(target) = target
         && let Some(source) = piece.take()
@@ -137,34 +142,33 @@ pub(crate) fn answer_single<P: Provider>(
             result = send_again(serving, core, id, refused.request);
         }
     }
-    let held = forget_carried(serving, core, id, call);
-    if held > 0 {
-        core.state.transit.give(&mut serving.share, held as usize);
-    }
-    if is_service {
-        serving.note_service(core.now);
-    }
-    core.statistics.replies_sent += 1;
+    note_answered(serving, core, call, reply);
     result
 }
 
-/// Takes a Call out of its slot that was carried from where it arrived, and returns the pages that were counted for it.
+/// A Call that was carried from where it arrived is answered: takes it out of its slot, and gives back the pages that were counted
+/// for it.
 #[inline(always)]
-fn forget_carried<P>(
+fn note_answered<P>(
     serving: &mut Serving,
     core: &mut Core<P>,
-    id: ConnectionId,
     call: ResponderCallId,
-) -> u32 {
+    reply: &LightReply<'_>,
+) {
     let slot = &mut serving.slots[call.index()];
     let Some(Stage::Carried(carried)) = slot.as_ref().map(Pending::stage) else {
-        core.fault(id, "a Call was answered that was not carried");
-        return 0;
+        return core.fault(reply.token.connection, "a Call was answered that was not carried");
     };
     let held = carried.held;
     *slot = None;
     serving.pending -= 1;
-    held
+    if held > 0 {
+        core.state.transit.give(&mut serving.share, held as usize);
+    }
+    if reply.is_service {
+        serving.note_service(core.now);
+    }
+    core.statistics.replies_sent += 1;
 }
 
 /// Lets a Send wait that found no room.
