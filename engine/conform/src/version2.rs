@@ -123,8 +123,13 @@ impl<'a> Version2Probe<'a> {
 
     /// Tells characteristics of this side, and sees that NULL is answered behind them.
     pub fn tell(&mut self, info: crate::message::Words) -> Result<(), Stop> {
+        self.tell_in(crate::operation::CALL, info)
+    }
+
+    /// The same, with this direction.
+    pub fn tell_in(&mut self, direction: u32, info: crate::message::Words) -> Result<(), Stop> {
         let xid = self.probe.xid();
-        self.probe.send(&operation(xid, crate::operation::CALL, kind::INITIAL, info, &[]))?;
+        self.probe.send(&operation(xid, direction, kind::INITIAL, info, &[]))?;
         self.ask_null("the same connection").map(drop)
     }
 

@@ -129,6 +129,15 @@ fn read_with_receives_of(probe: &mut Probe, size: u32, count: u32) -> Result<(bo
     Ok((seen.is_nomsg(), seen.len))
 }
 
+/// READ of 6000 octets, whose Reply has to come in its chunk.
+fn long_reply(version2: &mut Version2Probe<'_>) -> CheckOutcome {
+    let mut draft = as_version2(read(version2.probe, 0, 6000)?);
+    draft.reply = Some(targets(version2.probe, &[16384]));
+    let (seen, _) = version2.succeed(&draft)?;
+    ensure(seen.is_nomsg(), || format!("{seen}, {} octets inline", seen.len))?;
+    Ok(seen.to_string())
+}
+
 /// The checks.
 pub static CHECKS: &[Check] = &[
     Check {
@@ -420,11 +429,20 @@ pub static CHECKS: &[Check] = &[
             let mut version2 = Version2Probe::learned(probe)?;
             let sizes = [32768, 4096].map(|size| word_value(characteristic::RECEIVE_SIZE, size));
             version2.tell(initial(&sizes))?;
-            let mut draft = as_version2(read(version2.probe, 0, 6000)?);
-            draft.reply = Some(targets(version2.probe, &[16384]));
-            let (seen, _) = version2.succeed(&draft)?;
-            ensure(seen.is_nomsg(), || format!("{seen}, {} octets inline", seen.len))?;
-            Ok(seen.to_string())
+            long_reply(&mut version2)
+        },
+    },
+    Check {
+        name: "characteristics-reply",
+        rules: &["XC-X-4", "XC-j"],
+        sent: "a Receive Buffer Size of 32768, then one of 4096 with direction REPLY; READ of 6000 octets with a Reply chunk",
+        expected: "the Reply in its chunk: what an end tells of itself may have either direction",
+        needs: Files,
+        run: |probe| {
+            let mut version2 = Version2Probe::learned(probe)?;
+            version2.tell(initial(&[word_value(characteristic::RECEIVE_SIZE, 32768)]))?;
+            version2.tell_in(REPLY, initial(&[word_value(characteristic::RECEIVE_SIZE, 4096)]))?;
+            long_reply(&mut version2)
         },
     },
     Check {

@@ -1,17 +1,18 @@
 //! Checks of a client that speaks version 2: its Calls, and its reaction to wrong answers.
 
-use stag_wire::rpcrdma::procedure;
+use stag_wire::rpcrdma::{Segment, procedure};
 
 use crate::block::{FeatureBlock, SPEAKS_SECOND, private_data_with};
 use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
 use crate::client_checks::ClientCheck;
-use crate::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words};
+use crate::message::{DraftMessage, SECOND, SeenBody, SeenMessage, Words, call_header};
 use crate::operation::{
     CALL, CREDITS, REPLY, SeenFault, ToldCharacteristics, characteristic, continuation, fault, initial, kind,
     none, operation, own_characteristics, word_value,
 };
 use crate::probe::own_private_data;
 use crate::served::{GRANT, HOLD, ServedClient, is_call};
+use crate::version2::as_version2;
 
 /// The probe of a new connection on which both sides announced version 2.
 pub(crate) fn probe_of(client: &mut ServedClient) -> Result<SeenMessage, Stop> {
@@ -201,7 +202,7 @@ pub static CHECKS: &[ClientCheck] = &[
             drops(client, |_, mut reply| {
                 reply.fixed.procedure = procedure::NOMSG;
                 reply.payload.clear();
-                let segment = stag_wire::rpcrdma::Segment { handle: 1, length: 64, offset: 0 };
+                let segment = Segment { handle: 1, length: 64, offset: 0 };
                 reply.reads.push((0, segment));
                 reply.octets()
             })
@@ -228,6 +229,43 @@ pub static CHECKS: &[ClientCheck] = &[
             drops(client, |_, _| {
                 let values = [word_value(0xffff_ff77, 1), word_value(999, 2)];
                 operation(0, CALL, kind::INITIAL, initial(&values), &[])
+            })
+        },
+    },
+    ClientCheck {
+        name: "client-characteristics-reply",
+        rules: &["XC-X-4", "XC-g"],
+        sent: "ROPT_INITXCH with direction REPLY and ids that are not known, before the right Reply",
+        expected: "its next Call: what an end tells of itself may have either direction",
+        run: |client| {
+            drops(client, |_, _| {
+                operation(0, REPLY, kind::INITIAL, initial(&[word_value(0xffff_ff77, 1)]), &[])
+            })
+        },
+    },
+    ClientCheck {
+        name: "client-second-reverse-call",
+        rules: &["V2-4.2.2-a", "V2-4.2.2-d", "8167-2.4-a", "8167-L-1"],
+        sent: "a NULL Call to the client, with the xid of its own Call, before the right Reply",
+        expected: "its next Call: the other direction has xids of its own; it may answer, refuse or drop the Call",
+        run: |client| {
+            drops(client, |call, _| {
+                let xid = call.fixed.xid;
+                as_version2(DraftMessage::of(xid, call_header(xid, 0x4000_0001, 1, 0))).octets()
+            })
+        },
+    },
+    ClientCheck {
+        name: "client-second-reverse-chunk",
+        rules: &["V2-4.2.2-a", "8167-5.3-b", "8167-L-1"],
+        sent: "a NULL Call to the client with a Write chunk, before the right Reply",
+        expected: "its next Call; it refuses the Call with BAD_HEADER, or drops or serves it",
+        run: |client| {
+            drops(client, |call, _| {
+                let xid = call.fixed.xid ^ 0x0f0f;
+                let mut draft = as_version2(DraftMessage::of(xid, call_header(xid, 0x4000_0001, 1, 0)));
+                draft.writes = vec![vec![Segment { handle: 0x5555, length: 64, offset: 0 }]];
+                draft.octets()
             })
         },
     },
