@@ -1,8 +1,9 @@
 //! Whole servers and clients in virtual time, with faults by seed: a program's own services under all that a fabric may do.
 //!
 //! A [`Simulation`] has a server and clients on [`stag_fabric::sim`]. One thread runs them, nothing sleeps, and everything
-//! that happens follows from the seed: delays, reordering, full queues, connections that die at any point. [`sweep`] runs a test for
-//! many seeds, and names the one that fails, with which it fails again.
+//! that happens follows from the seed: delays, reordering, full queues, connections that die at any point, and ends that are late and
+//! find several messages at once. With a plan that has no faults, none is late. [`sweep`] runs a test for many seeds, and names the one
+//! that fails, with which it fails again.
 //!
 //! ```
 //! use stag::prelude::*;
@@ -34,7 +35,7 @@ use std::fmt;
 use std::time::Duration;
 
 use stag_fabric::Provider;
-pub use stag_fabric::sim::{FaultPlan, Sim, Violations, World, sweep};
+pub use stag_fabric::sim::{Attendance, FaultPlan, Sim, Violations, World, sweep};
 use stag_memory::{Ledger, Pool};
 use stag_rpc::{
     Backoff, CallError, CallRefused, Chunks, ClientPolicy, CompletedCall, ConnectionEvent, ConnectionId,
@@ -81,6 +82,8 @@ struct SimulatedClient {
 /// A server and its clients, in one thread, in virtual time.
 pub struct Simulation<S: Services> {
     world: World,
+    /// Of the server and then the clients.
+    attendance: Attendance,
     server: Engine<Sim, S>,
     clients: Vec<SimulatedClient>,
     config: EngineConfig,
@@ -124,6 +127,10 @@ impl<S: Services> Simulation<S> {
         config: EngineConfig,
         make: impl FnOnce(&Pool) -> S,
     ) -> Simulation<S> {
+        let mut attendance = Attendance::new(seed);
+        if plan == FaultPlan::default() {
+            attendance.be_all_here();
+        }
         let world = World::new(seed, plan);
         let mut provider = world.provider("server");
         let mut ledgers = Vec::new();
@@ -132,7 +139,7 @@ impl<S: Services> Simulation<S> {
         let problem = "the configuration of a simulated engine";
         let mut server = Engine::new(provider, services, pools, config, 1).expect(problem);
         server.listen(ADDRESS).expect("the address is free");
-        Simulation { world, server, clients: Vec::new(), config, ledgers, next_user: 0 }
+        Simulation { world, attendance, server, clients: Vec::new(), config, ledgers, next_user: 0 }
     }
 
     /// Adds a client, which is connected again whenever its connection ends, and returns its number. Runs until it is connected.
@@ -272,8 +279,12 @@ impl<S: Services> Simulation<S> {
     /// One pass of each engine; and if all were idle, time goes on to what is next. `false`: nothing is.
     pub fn step(&mut self) -> bool {
         let now = self.world.now();
-        let mut count = self.server.poll(now);
-        for client in &mut self.clients {
+        self.attendance.begin_pass();
+        let mut count = if self.attendance.draw(0) { self.server.poll(now) } else { 0 };
+        for (number, client) in self.clients.iter_mut().enumerate() {
+            if !self.attendance.draw(1 + number) {
+                continue;
+            }
             count += client.engine.poll(now);
             client.done.extend(std::iter::from_fn(|| client.engine.completed()));
             client.events.extend(std::iter::from_fn(|| client.engine.connection_event()));
@@ -282,7 +293,8 @@ impl<S: Services> Simulation<S> {
             return true;
         }
         let timers = self.clients.iter().map(|client| client.engine.next_timeout());
-        let timer = timers.chain([self.server.next_timeout()]).flatten().min();
+        let others = [self.server.next_timeout(), self.attendance.next_pass(now)];
+        let timer = timers.chain(others).flatten().min();
         self.world.advance_before(timer)
     }
 
@@ -292,6 +304,7 @@ impl<S: Services> Simulation<S> {
     ///
     /// What is left of them: buffers that a service keeps count, too, unless they go with it.
     pub fn finish(mut self) -> Result<(), Leftover> {
+        self.attendance.be_all_here();
         for client in &mut self.clients {
             client.done.clear();
             client.engine.disconnect(client.connection);

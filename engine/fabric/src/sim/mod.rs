@@ -38,6 +38,7 @@
 //! # Ok::<(), stag_fabric::FabricError>(())
 //! ```
 
+mod attendance;
 mod built;
 mod device;
 mod exposure;
@@ -51,6 +52,7 @@ mod sweep;
 mod transfer;
 mod world;
 
+pub use attendance::Attendance;
 pub use fault::FaultPlan;
 pub use provider::Sim;
 pub use random::{Odds, Random};

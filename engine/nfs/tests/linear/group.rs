@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use stag_fabric::Provider;
-use stag_fabric::sim::{FaultPlan, Random, Sim, Violations, World};
+use stag_fabric::sim::{Attendance, FaultPlan, Random, Sim, Violations, World};
 use stag_nfs::client::{FinishedCall, Mnt, Operation, Target};
 use stag_nfs::export::Export;
 use stag_nfs::server::{Elsewhere, ExportTable, Mount, Nfs, Nfsacl, TimeOfDay, services};
@@ -96,6 +96,8 @@ pub(crate) struct Group {
     reactors: Vec<(Engine<Sim, Services>, Memory)>,
     clients: Vec<Client>,
     random: Random,
+    /// Of reactors and then clients.
+    attendance: Attendance,
     credential: Vec<u8>,
     files: Vec<(Vec<u8>, History<FileStep>)>,
     directories: Vec<(Vec<u8>, History<DirectoryStep>)>,
@@ -191,6 +193,7 @@ impl Group {
         let len = writer.position();
         credential.truncate(len);
         let mut group = Group {
+            attendance: Attendance::new(seed),
             clients: clients.collect(),
             world,
             reactors,
@@ -230,14 +233,20 @@ impl Group {
     fn pass(&mut self) -> usize {
         let now = self.world.now();
         let all = self.reactors.len();
-        let (first, missing) = (self.random.below(64) as usize, self.random.below(4 * all as u64) as usize);
+        let first = self.random.below(64) as usize;
         let mut count = 0;
-        for turn in 0..all {
-            let at = (first + turn) % all;
-            // What it would have done is still to be done.
-            count += if at == missing { 1 } else { self.reactors[at].0.poll(now) };
+        self.attendance.begin_pass();
+        for at in (0..all).map(|turn| (first + turn) % all) {
+            if self.attendance.draw(at) {
+                count += self.reactors[at].0.poll(now);
+            }
         }
-        count + self.clients.iter_mut().map(|client| client.engine.poll(now)).sum::<usize>()
+        for client in 0..self.clients.len() {
+            if self.attendance.draw(all + client) {
+                count += self.clients[client].engine.poll(now);
+            }
+        }
+        count
     }
 
     #[track_caller]
@@ -249,7 +258,8 @@ impl Group {
             if self.pass() == 0 {
                 let servers = self.reactors.iter().map(|(engine, _)| engine.next_timeout());
                 let clients = self.clients.iter().map(|client| client.engine.next_timeout());
-                let timer = servers.chain(clients).flatten().min();
+                let away = self.attendance.next_pass(self.world.now());
+                let timer = servers.chain(clients).chain([away]).flatten().min();
                 assert!(
                     self.world.advance_before(timer) || is_done(self),
                     "nothing happens any more, and what was awaited did not"
@@ -508,6 +518,7 @@ impl Group {
 
     /// Ends all connections, and sees that nothing is left anywhere.
     pub(crate) fn close(mut self) {
+        self.attendance.be_all_here();
         for client in &mut self.clients {
             client.engine.disconnect(client.connection);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use stag_disk::{Disk, DiskConfig};
 use stag_fabric::Provider;
-use stag_fabric::sim::{FaultPlan, Odds, Random, Sim, Violations, World, sweep};
+use stag_fabric::sim::{Attendance, FaultPlan, Odds, Random, Sim, Violations, World, sweep};
 use stag_nfs::callout::NoCallOut;
 use stag_nfs::client::{FinishedCall, Target};
 use stag_nfs::export::Export;
@@ -43,6 +43,9 @@ const ADDRESS: &str = "server";
 
 /// Clients.
 const CLIENTS: usize = 3;
+
+/// Reactors of a server at most: each start may have another number.
+const REACTORS_MAX: usize = 3;
 
 /// Requests of all clients that succeed in one run.
 const DONE_MAX: usize = 60;
@@ -164,6 +167,8 @@ struct Truth {
 struct Fleet {
     world: World,
     random: Random,
+    /// Of clients and then reactors.
+    attendance: Attendance,
     reactors: Vec<(Server, Memory)>,
     known: KnownClients,
     clients: Vec<Worker>,
@@ -299,11 +304,12 @@ impl Fleet {
         let scratch = Scratch::folder();
         std::fs::write(scratch.0.join("file"), [0]).expect("a file");
         let known = KnownClients::nothing(1);
-        let reactors = server(&world, 1 + (seed % 3) as usize, &scratch, &known, seed);
+        let reactors = server(&world, 1 + seed as usize % REACTORS_MAX, &scratch, &known, seed);
         let clients = (0..CLIENTS).map(|number| Worker::new(&world, number)).collect();
         Fleet {
             world,
             random: Random::new(seed),
+            attendance: Attendance::new(seed),
             reactors,
             known,
             clients,
@@ -319,8 +325,19 @@ impl Fleet {
         let now = self.world.now();
         let all = self.reactors.len();
         let first = self.random.below(all as u64) as usize;
-        let served: usize = (0..all).map(|turn| self.reactors[(first + turn) % all].0.poll(now)).sum();
-        served + self.clients.iter_mut().map(|client| client.engine.poll(now)).sum::<usize>()
+        let mut count = 0;
+        self.attendance.begin_pass();
+        for reactor in (0..all).map(|turn| (first + turn) % all) {
+            if self.attendance.draw(CLIENTS + reactor) {
+                count += self.reactors[reactor].0.poll(now);
+            }
+        }
+        for client in 0..CLIENTS {
+            if self.attendance.draw(client) {
+                count += self.clients[client].engine.poll(now);
+            }
+        }
+        count
     }
 
     fn run(&mut self) {
@@ -346,7 +363,8 @@ impl Fleet {
             }
             let servers = self.reactors.iter().map(|(engine, _)| engine.next_timeout());
             let clients = self.clients.iter().map(|client| client.engine.next_timeout());
-            let timer = servers.chain(clients).flatten().min();
+            let away = self.attendance.next_pass(self.world.now());
+            let timer = servers.chain(clients).chain([away]).flatten().min();
             idle = if work > 0 || self.world.advance_before(timer) { 0 } else { idle + 1 };
             assert!(idle < 8, "nothing happens any more");
         }
@@ -575,7 +593,7 @@ impl Fleet {
     fn restart_server(&mut self) {
         self.reactors.clear();
         self.known = self.known.restarted();
-        let count = 1 + self.random.below(3) as usize;
+        let count = 1 + self.random.below(REACTORS_MAX as u64) as usize;
         self.reactors = server(&self.world, count, &self.scratch, &self.known, self.seed);
     }
 
@@ -593,6 +611,7 @@ impl Fleet {
     }
 
     fn close(mut self) {
+        self.attendance.be_all_here();
         self.world.set_plan(FaultPlan::default());
         assert!(self.truth.locks > 0, "nobody locked anything");
         self.clients.iter_mut().for_each(|client| client.engine.disconnect(client.connection));

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
+use stag_fabric::sim::{Attendance, FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_memory::{Buf, Shared};
 use stag_rpc::{
     Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig, KeepAlive,
@@ -127,10 +127,8 @@ struct Run {
     deaf: bool,
     /// Whether connections are neither lost nor slow.
     is_steady: bool,
-    /// How often the server's reactor, and each client's, comes to its pass: one that was away finds more at once.
-    attendance: [Odds; 1 + CLIENTS_MAX],
-    /// Whether all came to the last pass.
-    are_all_here: bool,
+    /// Of the server and then the clients.
+    attendance: Attendance,
     succeeded: u64,
     failed: u64,
     interruptions: u64,
@@ -142,10 +140,9 @@ impl Run {
         assert!(self.passes < PASSES_MAX, "stuck: {} Calls are not over", self.expected.len());
         let now = self.world.now();
         let mut count = 0;
-        self.are_all_here = true;
+        self.attendance.begin_pass();
         for index in 0..=self.clients.len() {
-            if !self.random.happens(self.attendance[index]) {
-                self.are_all_here = false;
+            if !self.attendance.draw(index) {
                 continue;
             }
             match index.checked_sub(1) {
@@ -260,8 +257,7 @@ impl Run {
     fn step(&mut self, until: Duration) {
         if self.pass() == 0 {
             let timers = self.clients.iter().map(|client| client.node.engine.next_timeout());
-            // Who is away is back soon.
-            let away = (!self.are_all_here).then(|| self.world.now() + Duration::from_micros(10));
+            let away = self.attendance.next_pass(self.world.now());
             let timers = timers.chain([self.server.engine.next_timeout(), Some(until), away]);
             let timer = timers.flatten().min();
             self.world.advance_before(timer);
@@ -484,7 +480,7 @@ impl Run {
             let until = self.world.now() + Duration::from_millis(1);
             self.step(until);
         }
-        self.be_all_here();
+        self.attendance.be_all_here();
         // Late Replies of Calls that were given up bring their credits back, also of those that waited for memory, for which
         // Long Calls have 20 s.
         for _ in 0..if self.short { 110 } else { 10 } {
@@ -502,14 +498,9 @@ impl Run {
         }
     }
 
-    /// From here on seconds pass.
-    fn be_all_here(&mut self) {
-        self.attendance = [Odds::ALWAYS; 1 + CLIENTS_MAX];
-    }
-
     /// Ends everything. `gently`: the server stops, and the clients are told.
     fn close(&mut self, gently: bool) {
-        self.be_all_here();
+        self.attendance.be_all_here();
         let now = self.world.now();
         if gently {
             self.server.engine.stop(now);
@@ -572,10 +563,6 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
         }
         hoard.truncate(hoard.len() - random.below(60) as usize);
     }
-    let attendance = [(); 1 + CLIENTS_MAX].map(|()| {
-        let odds = [Odds::ALWAYS, Odds::ALWAYS, Odds::one_in(2), Odds::one_in(10)];
-        odds[random.below(4) as usize]
-    });
     let mut run = Run {
         world,
         random,
@@ -588,8 +575,7 @@ fn run(seed: u64, memories: &mut Vec<Memory>) -> u64 {
         short,
         deaf,
         is_steady,
-        attendance,
-        are_all_here: true,
+        attendance: Attendance::new(seed),
         succeeded: 0,
         failed: 0,
         interruptions: 0,

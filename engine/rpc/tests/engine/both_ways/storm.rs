@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use stag_fabric::sim::{FaultPlan, Odds, Random, Violations, World, sweep};
+use stag_fabric::sim::{Attendance, FaultPlan, Odds, Random, Violations, World, sweep};
 use stag_rpc::{
     Backoff, CallError, CallId, Chunks, ClientPolicy, ConnectionEvent, ConnectionId, EngineConfig,
     ProtocolChoice, Request,
@@ -21,12 +21,16 @@ use crate::support::{ADDRESS, IS_VERSION_2, Node, opaque, request, small, words}
 const SEEDS: u64 = 120;
 const CLIENTS_MAX: u64 = 3;
 
+/// A Call that waits so long on a whole and steady connection is answered.
+const PATIENCE: Duration = Duration::from_millis(50);
+
 struct Expected {
     node: usize,
     call: CallId,
     results: Result<Vec<u8>, CallError>,
     is_cancelled: bool,
     is_reverse: bool,
+    may_time_out: bool,
 }
 
 /// The server is node 0, the others are its clients.
@@ -42,6 +46,9 @@ struct Run {
     next_user: u64,
     /// The ends may differ about the inline threshold, or about reverse Calls.
     is_uneven: bool,
+    /// Whether connections are neither lost nor slow.
+    is_steady: bool,
+    attendance: Attendance,
     succeeded: [u64; 2],
 }
 
@@ -65,9 +72,12 @@ impl Run {
     fn pass(&mut self) -> usize {
         let now = self.world.now();
         let mut count = 0;
+        self.attendance.begin_pass();
         for index in 0..self.nodes.len() {
-            count += self.nodes[index].poll(now);
-            self.take(index);
+            if self.attendance.draw(index) {
+                count += self.nodes[index].poll(now);
+                self.take(index);
+            }
         }
         let called_on = self.nodes[0].engine.services_mut().0.called_on.take();
         if let Some(connection) = called_on.filter(|connection| !self.accepted.contains(connection)) {
@@ -101,7 +111,10 @@ impl Run {
                 }
                 (Err(CallError::ConnectionLost | CallError::NotSent | CallError::NotPosted(_)), _) => {}
                 (Err(CallError::Cancelled), _) => assert!(expected.is_cancelled),
-                (Err(CallError::TimedOut), _) => {}
+                (Err(CallError::TimedOut), _) => {
+                    let is_whole = self.nodes[index].engine.statistics().connections_closed == 0;
+                    assert!(expected.may_time_out || !is_whole, "{:?} has no answer", expected.call);
+                }
                 (Err(CallError::Chunk), _) if self.is_uneven => {}
                 (Err(error), wanted) => {
                     assert_eq!(Err(*error), wanted.as_ref().map(|_| ()).map_err(|error| *error));
@@ -116,7 +129,8 @@ impl Run {
         while self.world.now() < end {
             if self.pass() == 0 {
                 let timers = self.nodes.iter().map(|node| node.engine.next_timeout());
-                self.world.advance_before(timers.chain([Some(end)]).flatten().min());
+                let away = self.attendance.next_pass(self.world.now());
+                self.world.advance_before(timers.chain([Some(end), away]).flatten().min());
             }
         }
     }
@@ -163,12 +177,12 @@ impl Run {
             _ => Err(CallError::ProcedureUnavailable),
         };
         self.next_user += 1;
-        let request = Request {
-            user: self.next_user,
-            timeout: Duration::from_micros(200 + self.below(20_000)),
-            results_len_max,
-            ..request(procedure)
+        let timeout = match self.below(4) {
+            0 => 2 * PATIENCE,
+            _ => Duration::from_micros(200 + self.below(20_000)),
         };
+        let may_time_out = timeout < PATIENCE || delay == NEVER || !self.is_steady;
+        let request = Request { user: self.next_user, timeout, results_len_max, ..request(procedure) };
         let encode = |writer: &mut Writer<'_>| match procedure {
             ECHO => writer.opaque(&text),
             LATER => {
@@ -184,7 +198,7 @@ impl Run {
             false => engine.call(connection, &request, &mut Chunks::default(), encode),
         };
         if let Ok(call) = begun {
-            let expected = Expected { node, call, results, is_cancelled: false, is_reverse };
+            let expected = Expected { node, call, results, is_cancelled: false, is_reverse, may_time_out };
             self.expected.insert(self.next_user, expected);
         }
     }
@@ -226,6 +240,7 @@ impl Run {
 
     /// Waits until every Call is over; late Replies bring the credits of both directions back.
     fn settle(&mut self) {
+        self.attendance.be_all_here();
         for _ in 0..20 {
             self.nodes.iter_mut().for_each(|node| node.engine.services_mut().0.release());
             self.run_for(Duration::from_millis(200));
@@ -243,6 +258,7 @@ impl Run {
     }
 
     fn close(&mut self, gently: bool) {
+        self.attendance.be_all_here();
         let now = self.world.now();
         for index in 0..self.nodes.len() {
             if gently {
@@ -272,6 +288,8 @@ impl Run {
 fn run(seed: u64) -> [u64; 2] {
     let mut random = Random::new(seed);
     let plan = FaultPlan::from_seed(seed);
+    let faults = [plan.death, plan.slow_peer, plan.delay, plan.setup_lost, plan.connect_refused];
+    let is_steady = faults.iter().all(|odds| *odds == Odds::NEVER);
     let is_deaf = plan.private_data_dropped != Odds::NEVER || plan.private_data_truncated != Odds::NEVER;
     let world = World::new(seed, plan);
     let clients = 1 + random.below(CLIENTS_MAX) as usize;
@@ -290,6 +308,8 @@ fn run(seed: u64) -> [u64; 2] {
         expected: HashMap::new(),
         next_user: 0,
         is_uneven: is_deaf,
+        is_steady,
+        attendance: Attendance::new(seed),
         succeeded: [0; 2],
     };
     run.nodes[0].engine.listen(ADDRESS).expect("the address is free");

@@ -1,6 +1,6 @@
 //! A group of servers' reactors and their clients, in one thread and one simulated world.
 
-use stag_fabric::sim::{FaultPlan, Sim, Violations, World};
+use stag_fabric::sim::{Attendance, FaultPlan, Sim, Violations, World};
 use stag_memory::Shared;
 use stag_rpc::{
     CARRIED_CALLS_MAX, Call, CallId, CallMesh, CallRefused, Chunks, ConnectionEvent, ConnectionId, Engine,
@@ -19,6 +19,8 @@ pub(crate) struct Group {
     connections: Vec<ConnectionId>,
     /// A small generator: it chooses who has the next turn.
     random: u64,
+    /// Of reactors and then clients, where they may be late.
+    pub(crate) attendance: Option<Attendance>,
     /// Units that the engine of reactor 0 keeps as long as it lives.
     pub(crate) kept: usize,
 }
@@ -125,7 +127,15 @@ impl Group {
             node
         };
         let reactors = (0..reactors).map(node).collect();
-        Group { world, reactors, clients: Vec::new(), connections: Vec::new(), random: seed, kept: 0 }
+        Group {
+            world,
+            reactors,
+            clients: Vec::new(),
+            connections: Vec::new(),
+            random: seed,
+            attendance: None,
+            kept: 0,
+        }
     }
 
     /// Adds a client of reactor number `entry`.
@@ -198,21 +208,32 @@ impl Group {
         (self.random >> 33) as usize % below
     }
 
+    /// Draws whether one comes to this pass.
+    fn comes(&mut self, node: usize) -> bool {
+        self.attendance.as_mut().is_none_or(|attendance| attendance.draw(node))
+    }
+
     /// One pass of each, in an order of its own each time; now and then one has none.
     pub(crate) fn pass(&mut self) -> usize {
         let now = self.world.now();
         let (all, first, missing) = (self.reactors.len(), self.draw(64), self.draw(4 * self.reactors.len()));
         let mut count = 0;
+        self.attendance.iter_mut().for_each(Attendance::begin_pass);
         for turn in 0..all {
             let reactor = (first + turn) % all;
             if reactor == missing {
                 // What it would have done is still to be done.
                 count += 1;
-            } else {
+            } else if self.comes(reactor) {
                 count += self.reactors[reactor].poll(now);
             }
         }
-        count + self.clients.iter_mut().map(|client| client.poll(now)).sum::<usize>()
+        for client in 0..self.clients.len() {
+            if self.comes(all + client) {
+                count += self.clients[client].poll(now);
+            }
+        }
+        count
     }
 
     fn step(&mut self) -> bool {
@@ -221,7 +242,8 @@ impl Group {
         }
         let servers = self.reactors.iter().map(|reactor| reactor.engine.next_timeout());
         let clients = self.clients.iter().map(|client| client.engine.next_timeout());
-        let timer = servers.chain(clients).flatten().min();
+        let away = self.attendance.as_ref().and_then(|attendance| attendance.next_pass(self.world.now()));
+        let timer = servers.chain(clients).chain([away]).flatten().min();
         self.world.advance_before(timer)
     }
 

@@ -1,7 +1,7 @@
 //! Groups of 1 to 4 reactors under Calls of all kinds whose homes the arguments decide: each ends once, with its own data,
 //! and nothing is left.
 
-use stag_fabric::sim::{FaultPlan, Odds, World, sweep};
+use stag_fabric::sim::{Attendance, FaultPlan, Odds, World, sweep};
 use stag_rpc::{Call, CallId, Chunks, Home};
 use stag_runtime::ReactorId;
 
@@ -10,7 +10,7 @@ use crate::support::program::{BIG, ECHO, GET, LATER, LATER_PUT, ONCE, pattern, s
 use crate::support::{bytes, opaque, request, request_for, words};
 
 /// Seeds without `STAG_SEEDS`.
-const SEEDS: u64 = 48;
+const SEEDS: u64 = 60;
 
 /// At the reactor that the arguments choose, of a group of as many as `N`; now and then at all of them.
 fn by_arguments<const N: u32>(call: &Call<'_>) -> Home {
@@ -92,6 +92,7 @@ fn storm(seed: u64) {
     let mut group = Group::in_world(world, seed, reactors, lanes, HOMES[reactors - 1]);
     let clients: Vec<usize> = (0..6).map(|client| group.connect(client % reactors)).collect();
     clients.iter().for_each(|client| group.check_alive(*client));
+    group.attendance = Some(Attendance::new(seed));
     for round in 0..12_u32 {
         let mut under_way = Vec::new();
         for client in &clients {
