@@ -1,6 +1,7 @@
 //! LOOKUP, LOOKUPP, READLINK, SECINFO.
 
 use stag_wire::nfs4::attributes::Attribute;
+use stag_wire::nfs4::client_id::SecinfoStyle;
 use stag_wire::nfs4::directory::ReaddirArguments4;
 use stag_wire::nfs4::files::CreateType;
 use stag_wire::nfs4::open::CreateHow4;
@@ -143,8 +144,11 @@ fn lookups_go_through_directories_only() {
         lab.statuses(&file, &[(operation, Status4::NotDir)]);
         lab.statuses(&link, &[(operation, Status4::Symlink)]);
     }
-    lab.statuses(&file, &[(secinfo, Status4::NotDir)]);
-    lab.statuses(&link, &[(secinfo, Status4::NotDir)]);
+    let above = Argument4::SecinfoNoName(SecinfoStyle::Parent);
+    for operation in [secinfo, above] {
+        lab.statuses(&file, &[(operation, Status4::NotDir)]);
+        lab.statuses(&link, &[(operation, Status4::NotDir)]);
+    }
     for operation in [lookup(b"a"), UP, secinfo, READLINK] {
         assert_eq!(lab.status(&[operation]), Status4::NoFilehandle, "{operation:?}");
     }

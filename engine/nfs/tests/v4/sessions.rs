@@ -10,14 +10,14 @@ use stag_wire::nfs4::pnfs::{
 };
 use stag_wire::nfs4::session::{
     BindConnArguments, ChannelAttributes, DirectionFromClient, DirectionFromServer, ProtectedOperations,
-    SequenceArguments, SetSsvArguments, SsvWishes, StateProtection,
+    SequenceArguments, SetSsvArguments, SsvWishes, StateProtection, exchange_flag,
 };
 use stag_wire::nfs4::value::{FixedOpaque, List};
 use stag_wire::nfs4::{Bitmap, Opaque, StateId, Status4, Time4, Verifier4};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
 use super::client::{Answer, Client, Compound, FORE, create_session, exchange_id};
-use super::pair::Pair;
+use super::pair::{Pair, credential};
 
 const ROOT: Argument4<'static> = Argument4::Putrootfh(());
 const GETFH: Argument4<'static> = Argument4::Getfh(());
@@ -315,6 +315,23 @@ fn flags_that_no_client_may_set_are_invalid() {
     create.flags = 8;
     assert_eq!(pair.status(1, &[Argument4::CreateSession(create)]), Status4::Inval);
     assert_eq!(pair.status(1, &[create_session(1, 1, FORE)]), Status4::StaleClientid);
+}
+
+/// 8881-18.35.5, cases 6 to 9: a client's record is changed only by who made it.
+#[test]
+fn an_update_of_a_client_says_why_it_is_refused() {
+    let mut client = Client::new(&["/data"]);
+    let own = client.pair.credential.clone();
+    let mut update = |owner: &'static [u8], verifier, credential| {
+        let Argument4::ExchangeId(mut exchange) = exchange_id(owner, verifier) else { unreachable!() };
+        exchange.flags = exchange_flag::UPDATE_CONFIRMED;
+        client.pair.credential = credential;
+        client.pair.status(1, &[Argument4::ExchangeId(exchange)])
+    };
+    assert_eq!(update(b"client", 1, own.clone()), Status4::Ok);
+    assert_eq!(update(b"nobody", 1, own.clone()), Status4::NoEnt);
+    assert_eq!(update(b"client", 2, own), Status4::NotSame);
+    assert_eq!(update(b"client", 1, Some(credential(77, 77, &[]))), Status4::Perm);
 }
 
 /// 8881-2.10.6.1: a retry gets the reply that was kept, and nothing is executed twice.

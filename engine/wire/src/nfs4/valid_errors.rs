@@ -21,6 +21,10 @@ impl Operation4 {
             (_, S::NotSupp) if !matches!(self.requirement(2), Requirement::Required) => true,
             // What a server may leave out of it: exclusive creates (8881-18.16.4), claims of delegations from before a restart of the client.
             (Operation4::Open, S::NotSupp) => true,
+            // A record that another principal made (8881-18.35.5, case 9).
+            (Operation4::ExchangeId, S::Perm) => true,
+            // What is no file (8881-18.12.3).
+            (Operation4::Locku, S::IsDir | S::Symlink | S::WrongType) => true,
             // From the end of the file on (7862-15.11.3).
             (Operation4::Seek, S::NxIo) => true,
             // Nothing in its table tells a client that an export is not for it. Linux's server answers so.
@@ -406,6 +410,8 @@ mod tests {
             (Operation4::Clone, S::NotSupp, true),
             (Operation4::Getattr, S::NotSupp, false),
             (Operation4::Seek, S::NxIo, true),
+            (Operation4::ExchangeId, S::Perm, true),
+            (Operation4::Locku, S::IsDir, true),
         ] {
             assert_eq!(operation.may_fail_with(status), may, "{operation:?}: {status:?}");
         }

@@ -46,15 +46,16 @@ pub(super) fn answered(operation: Operation4, status: Status4) -> Status4 {
         return status;
     }
     let near = match status {
-        Status4::Perm => Status4::Access,
+        Status4::Perm => [Status4::Access; 2],
         // Not a name in it, but the object itself is gone.
-        Status4::NoEnt => Status4::Stale,
-        Status4::NxIo => Status4::Io,
-        Status4::IsDir | Status4::NotDir | Status4::Symlink => Status4::WrongType,
-        _ => Status4::ServerFault,
+        Status4::NoEnt => [Status4::Stale; 2],
+        Status4::NxIo => [Status4::Io; 2],
+        Status4::Symlink => [Status4::WrongType, Status4::NotDir],
+        Status4::IsDir | Status4::NotDir => [Status4::WrongType; 2],
+        _ => [Status4::ServerFault; 2],
     };
-    // LOCKT has no status that says what went wrong here: this one is at least not about the lock.
-    let nearest = [near, Status4::ServerFault, Status4::Access];
+    // LOCKT has no status that says what went wrong here: the last one is at least not about the lock.
+    let nearest = [near[0], near[1], Status4::ServerFault, Status4::Access];
     nearest.into_iter().find(|near| operation.may_fail_with(*near)).unwrap_or(status)
 }
 
@@ -147,6 +148,32 @@ mod tests {
         }
     }
 
+    /// What the state machines refuse is answered as it is.
+    #[test]
+    fn operations_of_sessions_may_fail_as_they_do() {
+        use ExchangeRefused::{InUse, NoRecord, NoRoom, NotPermitted, NotSame};
+        use SequenceFault::{BadHighSlot, BadSlot, FalseRetry, InProgress, Misordered};
+        let faults = [
+            SessionFault::StaleClient,
+            SessionFault::Misordered,
+            SessionFault::InUse,
+            SessionFault::TooSmall,
+            SessionFault::NoSpace,
+        ];
+        let slots = [BadSlot, BadHighSlot, Misordered, InProgress, FalseRetry].map(SessionRefused::Slot);
+        let exchanges = [InUse, NoRecord, NotSame, NotPermitted, NoRoom].map(exchange_status);
+        let sequences = slots.into_iter().chain([SessionRefused::NoSession]).map(sequence_status);
+        let destroys = [DestroyRefused::StaleClient, DestroyRefused::Busy].map(destroy_status);
+        let of = |operation, status: Status4| (operation, status);
+        let all = (exchanges.into_iter().map(|status| of(Operation4::ExchangeId, status)))
+            .chain(faults.map(session_status).map(|status| of(Operation4::CreateSession, status)))
+            .chain(sequences.map(|status| of(Operation4::Sequence, status)))
+            .chain(destroys.map(|status| of(Operation4::DestroyClientid, status)));
+        for (operation, status) in all {
+            assert_eq!(answered(operation, status), status, "{operation:?}");
+        }
+    }
+
     #[test]
     fn the_nearest_status_is_answered() {
         for (operation, status, expected) in [
@@ -154,6 +181,7 @@ mod tests {
             (Operation4::Getattr, Status4::NoEnt, Status4::Stale),
             (Operation4::Read, Status4::Perm, Status4::Access),
             (Operation4::Lock, Status4::Io, Status4::ServerFault),
+            (Operation4::SecinfoNoName, Status4::Symlink, Status4::NotDir),
             // Another reactor's file, and a disk that fails: there is no NFS4ERR_SERVERFAULT for it.
             (Operation4::Lockt, Status4::ServerFault, Status4::Access),
             (Operation4::Lockt, Status4::Io, Status4::Access),
