@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use stag_nfs::client::Operation;
+use stag_wire::nfs4::extended::{ContentKind, SeekArguments, SpaceArguments};
 use stag_wire::nfs4::lock::LockKind;
 use stag_wire::nfs4::open::{OpenClaim, OpenHow};
 use stag_wire::nfs4::operation::{Argument4, Outcome4};
@@ -211,7 +212,15 @@ fn a_share_binds_special_state_ids_and_not_version_3() {
     let mut other = lab.another_ready(b"other");
     let denies = open_as(b"s", (BOTH, BOTH), OpenHow::NoCreate, OpenClaim::Handle);
     lab.by(&mut other, |lab| assert_eq!(lab.status(&[put(&file), denies]), Status4::Ok));
-    assert_eq!(lab.status(&[put(&file), write(StateId::ANONYMOUS, 0, b"x")]), Status4::Locked);
+    let space = SpaceArguments { stateid: StateId::ANONYMOUS, offset: 0, length: 10 };
+    let refused = [
+        read(StateId::ANONYMOUS, 0, 1),
+        write(StateId::ANONYMOUS, 0, b"x"),
+        Argument4::Allocate(space),
+        Argument4::Deallocate(space),
+        Argument4::Seek(SeekArguments { stateid: StateId::ANONYMOUS, offset: 0, what: ContentKind::Data }),
+    ];
+    lab.statuses(&file, &refused.map(|operation| (operation, Status4::Locked)));
     let (handle, stable) = (Handle(&file), Stable::FileSync);
     let data = Data(stag_wire::xdr::Item::Inline(b"y"));
     let arguments = WriteArguments { file: handle, offset: 0, count: 1, stable, data };

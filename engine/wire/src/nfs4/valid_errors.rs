@@ -25,6 +25,8 @@ impl Operation4 {
             (Operation4::ExchangeId, S::Perm) => true,
             // What is no file (8881-18.12.3).
             (Operation4::Locku, S::IsDir | S::Symlink | S::WrongType) => true,
+            // A share of another client, as for WRITE. Their lists have all else of WRITE's; Linux's server answers so.
+            (Operation4::Allocate | Operation4::Deallocate, S::Locked) => true,
             // From the end of the file on (7862-15.11.3).
             (Operation4::Seek, S::NxIo) => true,
             // Nothing in its table tells a client that an export is not for it. Linux's server answers so.

@@ -49,7 +49,7 @@ pub(super) fn answered(operation: Operation4, status: Status4) -> Status4 {
         Status4::Perm => [Status4::Access; 2],
         // Not a name in it, but the object itself is gone.
         Status4::NoEnt => [Status4::Stale; 2],
-        Status4::NxIo => [Status4::Io; 2],
+        Status4::NxIo | Status4::NoSpc | Status4::DQuot | Status4::FBig => [Status4::Io; 2],
         Status4::Symlink => [Status4::WrongType, Status4::NotDir],
         Status4::IsDir | Status4::NotDir => [Status4::WrongType; 2],
         _ => [Status4::ServerFault; 2],
@@ -181,6 +181,7 @@ mod tests {
             (Operation4::Getattr, Status4::NoEnt, Status4::Stale),
             (Operation4::Read, Status4::Perm, Status4::Access),
             (Operation4::Lock, Status4::Io, Status4::ServerFault),
+            (Operation4::Deallocate, Status4::NoSpc, Status4::Io),
             (Operation4::SecinfoNoName, Status4::Symlink, Status4::NotDir),
             // Another reactor's file, and a disk that fails: there is no NFS4ERR_SERVERFAULT for it.
             (Operation4::Lockt, Status4::ServerFault, Status4::Access),
