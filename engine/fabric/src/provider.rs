@@ -617,15 +617,6 @@ pub trait Provider {
         parts: &[ReadPart],
     ) -> Result<(), Refused<ReadRequest>>;
 
-    /// Sends `buf` at once, where that leaves nothing to wait for: as [`Provider::post_send`], but without a completion. When
-    /// it returns `true`, the Writes that were posted before it are done as well, and none of their memory is in use.
-    ///
-    /// `false`: nothing happened, and [`Provider::post_send`] does it, or says what is wrong.
-    fn send_at_once(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
-        let _ = (queue_pair, buf, invalidate);
-        false
-    }
-
     /// Does the RDMA Reads of `parts` into `target` at once, where the peer's memory is in reach: what
     /// [`Provider::post_read`] would do, but without a completion. It may overtake requests that were posted before.
     ///

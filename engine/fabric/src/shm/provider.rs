@@ -248,11 +248,6 @@ impl Provider for Shm {
     }
 
     #[inline]
-    fn send_at_once(&mut self, queue_pair: QueuePairId, buf: &Buf, invalidate: Option<Handle>) -> bool {
-        self.ours.region(buf.location().arena).is_some() && self.send_now(queue_pair, buf, invalidate)
-    }
-
-    #[inline]
     fn post_write(
         &mut self,
         queue_pair: QueuePairId,

@@ -1,9 +1,8 @@
-//! Work that a provider may do during the call that posts it: Reads, and Sends behind Writes. It may also do neither, and then
-//! nothing happens.
+//! Reads that a provider may do during the call that posts them. It may also not do them, and then nothing happens.
 
-use stag_fabric::{Completed, Exposed, Handle, Provider, ReadPart, RemoteSegment};
+use stag_fabric::{Exposed, Handle, Provider, ReadPart, RemoteSegment};
 
-use crate::bench::{A, B, Bench, Harness, Kind, pattern};
+use crate::bench::{A, B, Bench, Harness, pattern};
 
 /// What is read at once is what a posted Read finds, and nothing completes. What that is refused, this is too, and nothing
 /// fails.
@@ -47,43 +46,4 @@ pub(crate) fn reads_at_once<H: Harness>(bench: &mut Bench<H>) {
     bench[B].provider().disconnect(qb);
     let source = RemoteSegment { handle: Handle(1), offset: 0 };
     assert!(!bench[B].provider().read_at_once(qb, &mut target, &[ReadPart { at: 0, len: 10, source }]));
-}
-
-/// What is sent at once arrives as any message, behind the Writes before it, and nothing completes.
-pub(crate) fn sends_at_once<H: Harness>(bench: &mut Bench<H>) {
-    let [qa, qb] = bench.connect();
-    for round in 0..8 {
-        let target = bench.offer_write(B, [qa, qb], 5000);
-        let bytes = pattern(5000, round);
-        bench[B].post_receive(qb, round);
-        bench[A].post_write(qa, round, &bytes, target);
-        let buf = bench[A].buf(b"look");
-        // What was not exposed cannot be invalidated, and nothing happens.
-        let unknown = Handle(target.handle.0 ^ 0x5a5a_5a5a);
-        assert!(!bench[A].provider().send_at_once(qa, &buf, Some(unknown)));
-        let invalidates = round % 2 == 1 && bench[A].provider().limits().send_with_invalidate;
-        let invalidate = invalidates.then_some(target.handle);
-        let is_sent = bench[A].provider().send_at_once(qa, &buf, invalidate);
-        drop(buf);
-        if !is_sent {
-            match invalidates {
-                true => bench[A].post_send_with_invalidate(qa, round, target.handle),
-                false => bench[A].post_send(qa, round, b"look"),
-            }
-        }
-        let arrived = bench.completion(B, qb, Kind::Receive, round);
-        let Completed::Receive { buf, exposed, .. } = arrived.completed else { panic!("{arrived:?}") };
-        assert!(!is_sent || buf[..] == *b"look");
-        let memory = match exposed {
-            Some(Exposed::Write(memory)) if invalidates => memory,
-            None if !invalidates => bench.fenced_buf(B, qb, target.handle, round),
-            other => panic!("{other:?} came with the message"),
-        };
-        assert!(memory[..] == bytes[..], "the Write is there when the Send is");
-        assert_eq!(bench.completion(A, qa, Kind::Write, round).result, Ok(()));
-        if !is_sent {
-            assert_eq!(bench.completion(A, qa, Kind::Send, round).result, Ok(()));
-        }
-        assert!(bench[A].completions.is_empty(), "{:?}", bench[A].completions);
-    }
 }

@@ -99,7 +99,6 @@ conformance! {
     }
     at_once {
         reads_at_once
-        sends_at_once
     }
     transfers {
         writes_land_before_the_send_behind_them

@@ -7,15 +7,12 @@ use stag_proto::span::Cursor;
 use stag_wire::rpcrdma::Segment;
 
 use crate::ConnectionId;
-use crate::recorder::Way;
 use crate::server::draft::{Draft, PlannedWrite, transit_pages};
 use crate::state::Core;
 
 /// How posting went.
 pub(crate) enum Posted {
     All,
-    /// All of it, and nothing of it is in use any more: no completion comes.
-    Done,
     /// The send queue is full: try again later.
     Full,
     /// The queue pair takes no more work: the connection is ending.
@@ -120,13 +117,6 @@ pub(crate) fn post_draft<P: Provider>(core: &mut Core<P>, id: ConnectionId, draf
     let Some(buf) = draft.send.take() else { return Posted::Faulty("a Reply was posted already") };
     // Before a connection is ended in order, its last Reply has to be there; and memory is counted until it is taken.
     let signaled = draft.is_signaled(core.stopping);
-    if signaled && core.provider.send_at_once(id, &buf, draft.invalidate) {
-        let state = &mut core.state;
-        if let Some(recorder) = &mut state.recorder {
-            recorder.note(state.now, id, Way::Sent, &buf, draft.invalidate);
-        }
-        return Posted::Done;
-    }
     let request = SendRequest { id: draft.id, buf, invalidate: draft.invalidate, signaled };
     match core.post_send(id, request) {
         Ok(()) => Posted::All,

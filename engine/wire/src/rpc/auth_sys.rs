@@ -23,11 +23,11 @@ impl<'a> AuthSys<'a> {
     pub const MACHINE_NAME_LEN_MAX: u32 = 255;
     /// Entries that the list of further groups may have.
     pub const GIDS_MAX: u32 = 16;
-    /// Octets that the body can have at most: below [`AUTH_BODY_LEN_MAX`].
+    /// Octets that the body can have at most: below [`AUTH_BODY_LEN_MAX`](super::AUTH_BODY_LEN_MAX).
     pub const BODY_LEN_MAX: usize = 4 + (4 + 256) + 4 + 4 + (4 + 4 * 16);
 
     /// Reads the body of a credential whose flavor is AUTH_SYS. A failure is answered with
-    /// [`AuthStat::BADCRED`].
+    /// [`AuthStat::BADCRED`](super::AuthStat::BADCRED).
     #[inline]
     pub fn parse(body: &'a [u8]) -> Result<AuthSys<'a>, XdrError> {
         match AuthSys::parse_usual(body) {

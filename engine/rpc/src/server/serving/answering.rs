@@ -168,10 +168,6 @@ impl Serving {
                 }
                 core.put_draft(draft);
             }
-            Posted::Done => {
-                core.transit.give_reply(&mut self.share, draft.pages as usize);
-                core.put_draft(draft);
-            }
             Posted::Full if self.blocked.len() > self.slots.len() => {
                 core.put_draft(draft);
                 return Err(CloseReason::Violation("it does not take its Replies"));

@@ -161,7 +161,7 @@ impl Serving {
                 }
             }
             match post_reads(pass.core, &mut self.share, link.id, &call, pull) {
-                Posted::All | Posted::Done => {}
+                Posted::All => {}
                 Posted::Full => {
                     pending.set_need(PullNeed::Room);
                     self.wait(call_id);
