@@ -8,7 +8,8 @@
 //! It takes every liberty that the fabric trait leaves: Writes land in pieces and in any order among
 //! themselves, though before the Send behind them; Reads are done piece by piece; a message may arrive before
 //! the sender's own completion of the message it answers; work may leave before its doorbell; completions of
-//! different queue pairs are in no order. And it counts what a correct program never does: [`Violations`].
+//! different queue pairs are in no order. And it counts what a correct program never does: [`Violations`]. A run
+//! that polls each of its ends at each instant never sees two messages at once: [`Attendance`] lets some be late.
 //!
 //! ```
 //! use stag_fabric::sim::{FaultPlan, World};
