@@ -31,7 +31,7 @@ const IDLE_LOOKS: usize = 4;
 
 impl<P: Provider, S: Services> Poller for Engine<P, S> {
     fn poll(&mut self, now: Duration) -> usize {
-        (self.core.now, self.core.deferrals.now) = (now, now);
+        self.core.now = now;
         self.core.pass += 1;
         let mut count = poll_provider(self);
         if count == 0 {
@@ -74,7 +74,7 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         if let Some(carrier) = &mut self.core.carrier {
             carrier.publish();
         }
-        self.core.deferrals.yield_core(events);
+        self.core.deferrals.yield_core();
         events
     }
 
@@ -89,9 +89,8 @@ impl<P: Provider, S: Services> Poller for Engine<P, S> {
         let streams = self.streams.as_ref().and_then(|streams| streams.next_timeout());
         let idle = awake().filter_map(|found| found.calling.as_ref()?.keep_alive_due());
         let idle = idle.min().map(|due| due.max(self.next_scan));
-        let (late, back) = (self.core.deferrals.next_timeout(), self.core.calls_back.next_deadline());
-        let others =
-            [idle, streams, late, back, self.services.next_timeout(), self.core.provider.poll_timeout()];
+        let back = self.core.calls_back.next_deadline();
+        let others = [idle, streams, back, self.services.next_timeout(), self.core.provider.poll_timeout()];
         others.into_iter().chain([own]).flatten().min()
     }
 

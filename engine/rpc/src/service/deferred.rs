@@ -6,20 +6,17 @@
 //!
 //! The mailbox is made when the first Call is deferred; it wakes the reactor when that sleeps. Each Deferred sends
 //! exactly one message, and there are never more of them than the mailbox has room for, so nothing waits and nothing is
-//! lost. If answers take about the same time each, the reactor is awake when the next one is due
-//! ([`crate::service::forecast`]).
+//! lost.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Duration;
 
 use stag_memory::{Buf, SendBuf, SendHome};
-use stag_runtime::{Receiver, Sender, affinity, mailbox};
+use stag_runtime::{Receiver, Sender, mailbox};
 
 use crate::service::Token;
-use crate::service::forecast::AnswerForecast;
 use crate::service::panic_guard::caught;
 use crate::service::reply::Reply;
 
@@ -29,8 +26,6 @@ pub(crate) type Fill = Box<dyn FnOnce(&mut Reply<'_>) + Send>;
 /// An answer on its way to the reactor; without a `Fill` there will be none.
 struct Answer {
     token: Token,
-    /// When its Call was deferred.
-    since: Duration,
     fill: Option<Fill>,
 }
 
@@ -40,7 +35,6 @@ struct Answer {
 #[must_use = "the Call is answered with SYSTEM_ERR when this is dropped"]
 pub struct Deferred {
     token: Token,
-    since: Duration,
     /// Whether the handler is one of a [`PanicGuard`](crate::PanicGuard).
     is_guarded: bool,
     /// Taken when the answer is sent.
@@ -72,7 +66,7 @@ impl Deferred {
     fn send(&mut self, fill: Option<Fill>) {
         if let Some(sender) = self.sender.take() {
             // There is room for each. It fails when the engine is gone, and its connections with it.
-            let _ = sender.send(Answer { token: self.token, since: self.since, fill });
+            let _ = sender.send(Answer { token: self.token, fill });
         }
     }
 }
@@ -94,8 +88,6 @@ impl fmt::Debug for Deferred {
 pub(crate) struct Deferrals {
     /// Deferred Calls at once.
     limit: usize,
-    /// The instant of this pass.
-    pub(crate) now: Duration,
     /// The Call that was deferred last, if that was since the last [`Deferrals::yield_core`].
     fresh: Cell<Option<Token>>,
     /// Whether a handler runs whose panics are caught.
@@ -111,7 +103,6 @@ struct Mailbox {
     receiver: Receiver<Answer>,
     /// Those whose message has not come yet.
     outstanding: usize,
-    forecast: AnswerForecast,
 }
 
 impl fmt::Debug for Mailbox {
@@ -124,7 +115,6 @@ impl Deferrals {
     pub(crate) fn new(limit: usize) -> Deferrals {
         Deferrals {
             limit,
-            now: Duration::ZERO,
             fresh: Cell::new(None),
             is_guarded: Cell::new(false),
             mailbox: RefCell::new(None),
@@ -158,8 +148,7 @@ impl Deferrals {
             Some(mailbox) => mailbox,
             empty => {
                 let (sender, receiver) = mailbox(self.limit)?;
-                let forecast = AnswerForecast::new(affinity::allowed().len() > 1);
-                empty.insert(Mailbox { sender, receiver, outstanding: 0, forecast })
+                empty.insert(Mailbox { sender, receiver, outstanding: 0 })
             }
         };
         if mailbox.outstanding == self.limit {
@@ -167,10 +156,9 @@ impl Deferrals {
             return Err(io::Error::new(io::ErrorKind::QuotaExceeded, problem));
         }
         mailbox.outstanding += 1;
-        mailbox.forecast.watch(self.now);
         self.fresh.set(Some(token));
-        let (since, is_guarded) = (self.now, self.is_guarded.get());
-        Ok(Deferred { token, since, is_guarded, sender: Some(mailbox.sender.clone()) })
+        let is_guarded = self.is_guarded.get();
+        Ok(Deferred { token, is_guarded, sender: Some(mailbox.sender.clone()) })
     }
 
     /// Whether the Call of this token was deferred last, in this pass.
@@ -189,46 +177,27 @@ impl Deferrals {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<(Token, Fill)> {
         let mailbox = self.mailbox.get_mut().as_mut()?;
-        let Some(Answer { token, since, fill }) = mailbox.receiver.receive() else {
+        let Some(Answer { token, fill }) = mailbox.receiver.receive() else {
             // Looked for once in each pass of an engine that defers Calls.
             self.collect();
             return None;
         };
         mailbox.outstanding -= 1;
-        mailbox.forecast.observe(since, self.now);
         Some((token, fill.unwrap_or_else(|| Box::new(|reply| reply.system_error()))))
     }
 
-    /// Ends a pass that had `events`. Lets another thread have the core, if a Call was just deferred, or its answer is
-    /// due: who is to answer it may wait for this very core, and would wait until the reactor sleeps.
+    /// Ends a pass. Lets another thread have the core if a Call was just deferred: who is to answer it may wait for this very core,
+    /// and would wait until the reactor sleeps.
     #[inline(always)]
-    pub(crate) fn yield_core(&mut self, events: usize) {
-        if self.is_in_use() {
-            self.yield_core_if_due(events);
-        }
-    }
-
-    #[inline(never)]
-    fn yield_core_if_due(&mut self, events: usize) {
-        let now = self.now;
-        let is_due = |mailbox: &mut Option<Mailbox>| {
-            mailbox.as_ref().is_some_and(|mailbox| mailbox.forecast.is_due(now))
-        };
-        if self.fresh.take().is_some() || (events == 0 && is_due(self.mailbox.get_mut())) {
+    pub(crate) fn yield_core(&mut self) {
+        if self.fresh.take().is_some() {
             std::thread::yield_now();
         }
     }
 
-    /// See [`Receiver::arm`]. `false` also while an answer is expected at any moment.
+    /// See [`Receiver::arm`].
     pub(crate) fn arm(&mut self) -> bool {
-        let now = self.now;
-        let mailbox = self.mailbox.get_mut().as_mut();
-        mailbox.is_none_or(|mailbox| !mailbox.forecast.is_due(now) && mailbox.receiver.arm())
-    }
-
-    /// When the reactor should be awake, because an answer is expected.
-    pub(crate) fn next_timeout(&self) -> Option<Duration> {
-        self.mailbox.borrow().as_ref()?.forecast.next_due(self.now)
+        self.mailbox.get_mut().as_mut().is_none_or(|mailbox| mailbox.receiver.arm())
     }
 
     pub(crate) fn disarm(&mut self) {

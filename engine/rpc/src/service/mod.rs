@@ -1,13 +1,12 @@
 //! The embedder's interface: [`Service`], and how several of them make one registry.
 //!
 //! `call.rs` and `reply.rs` are the handler's view; `dispatch.rs` leads from a Call's octets to its handler, for every
-//! transport. `late.rs` is for answers that come later, `deferred.rs` and `forecast.rs` for those of other threads;
+//! transport. `late.rs` is for answers that come later, `deferred.rs` for those of other threads;
 //! `panic_guard.rs` is for handlers that may panic; `observed.rs` counts Calls by procedure.
 
 pub(crate) mod call;
 pub(crate) mod deferred;
 pub(crate) mod dispatch;
-pub(crate) mod forecast;
 pub(crate) mod late;
 pub(crate) mod observed;
 pub(crate) mod panic_guard;
