@@ -46,16 +46,16 @@ pub(super) fn answered(operation: Operation4, status: Status4) -> Status4 {
         return status;
     }
     let near = match status {
-        Status4::Perm => [Status4::Access; 2],
+        Status4::Perm => Status4::Access,
         // Not a name in it, but the object itself is gone.
-        Status4::NoEnt => [Status4::Stale; 2],
-        Status4::NxIo | Status4::NoSpc | Status4::DQuot | Status4::FBig => [Status4::Io; 2],
-        Status4::Symlink => [Status4::WrongType, Status4::NotDir],
-        Status4::IsDir | Status4::NotDir => [Status4::WrongType; 2],
-        _ => [Status4::ServerFault; 2],
+        Status4::NoEnt => Status4::Stale,
+        Status4::NxIo | Status4::NoSpc | Status4::DQuot | Status4::FBig => Status4::Io,
+        Status4::Symlink if !operation.may_fail_with(Status4::WrongType) => Status4::NotDir,
+        Status4::IsDir | Status4::NotDir | Status4::Symlink => Status4::WrongType,
+        _ => Status4::ServerFault,
     };
     // LOCKT has no status that says what went wrong here: the last one is at least not about the lock.
-    let nearest = [near[0], near[1], Status4::ServerFault, Status4::Access];
+    let nearest = [near, Status4::ServerFault, Status4::Access];
     nearest.into_iter().find(|near| operation.may_fail_with(*near)).unwrap_or(status)
 }
 
