@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use stag_memory::{Arena, ArenaId, Buf, Shared};
+use stag_memory::{Arena, ArenaId, Buf, Location, Shared};
 
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
 use crate::shown::{GatheredPieces, TakeShown};
@@ -60,6 +60,17 @@ pub enum Exposed {
     Read(Shared),
     /// The peer may write it, up to the buffer's `len()`.
     Write(Buf),
+}
+
+impl Exposed {
+    /// Where the memory is.
+    #[inline]
+    pub(crate) fn location(&self) -> Location {
+        match self {
+            Exposed::Read(shared) => shared.location(),
+            Exposed::Write(buf) => buf.location(),
+        }
+    }
 }
 
 /// How much a queue pair may have outstanding. Admission is decided on it: a queue pair whose

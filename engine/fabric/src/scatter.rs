@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use stag_memory::Buf;
+use stag_memory::{ArenaId, Buf};
 
 use crate::{PostError, QueuePairCapacity, Refused};
 
@@ -85,6 +85,13 @@ pub struct ScatteredReceive {
     pub head: Buf,
     /// Get the rest, one after the other. [`Provider::take_targets`](crate::Provider::take_targets) gives them back.
     pub targets: Box<ReceiveTargets>,
+}
+
+impl ScatteredReceive {
+    /// Whether this holds for the arena of each of its buffers.
+    pub(crate) fn all_arenas(&self, holds: impl Fn(ArenaId) -> bool) -> bool {
+        self.targets.bufs().iter().chain([&self.head]).all(|buf| holds(buf.location().arena))
+    }
 }
 
 /// The targets of one queue pair's Receives, in the order in which they were posted.

@@ -3,12 +3,23 @@
 use std::collections::VecDeque;
 
 use crate::setup::check_limit;
-use crate::{Completion, FabricError, QueuePairId};
+use crate::{Completion, FabricError, PostError, QueuePairId};
 
 /// What stands in a slot.
 pub(crate) trait Numbered {
     /// The number that its user knows it by.
     fn id(&self) -> QueuePairId;
+
+    /// Whether it waits for `ring_doorbells`.
+    fn is_dirty(&mut self) -> &mut bool;
+
+    /// Something was posted: the next `ring_doorbells` has to come by.
+    #[inline(always)]
+    fn mark_dirty(&mut self, dirty: &mut Vec<u32>) {
+        if !std::mem::replace(self.is_dirty(), true) {
+            dirty.push(self.id().index);
+        }
+    }
 }
 
 /// The queue pair, if it still exists.
@@ -16,6 +27,20 @@ pub(crate) trait Numbered {
 pub(crate) fn find<Q: Numbered>(slots: &mut [Option<Box<Q>>], id: QueuePairId) -> Option<&mut Q> {
     let pair = slots.get_mut(id.index as usize)?.as_deref_mut()?;
     (pair.id().generation == id.generation).then_some(pair)
+}
+
+/// The queue pair to post on. `is_registered`: whether the memory of what is posted is.
+#[inline(always)]
+pub(crate) fn find_to_post<Q: Numbered>(
+    slots: &mut [Option<Box<Q>>],
+    id: QueuePairId,
+    is_registered: bool,
+) -> Result<&mut Q, PostError> {
+    match find(slots, id) {
+        None => Err(PostError::NotConnected),
+        Some(_) if !is_registered => Err(PostError::NotRegistered),
+        Some(pair) => Ok(pair),
+    }
 }
 
 /// A number for one more queue pair, whose slot is free; or says that there are `most` already.
@@ -51,11 +76,15 @@ pub(crate) const fn footprint(completions: u64) -> usize {
 mod tests {
     use super::*;
 
-    struct Pair(QueuePairId);
+    struct Pair(QueuePairId, bool);
 
     impl Numbered for Pair {
         fn id(&self) -> QueuePairId {
             self.0
+        }
+
+        fn is_dirty(&mut self) -> &mut bool {
+            &mut self.1
         }
     }
 
@@ -63,9 +92,9 @@ mod tests {
     fn a_number_is_good_for_one_queue_pair() {
         let (mut slots, mut generations) = (Vec::new(), Vec::new());
         let first = reserve(&mut slots, &mut generations, 2, "").expect("room");
-        slots[first.index as usize] = Some(Box::new(Pair(first)));
+        slots[first.index as usize] = Some(Box::new(Pair(first, false)));
         let second = reserve(&mut slots, &mut generations, 2, "").expect("room");
-        slots[second.index as usize] = Some(Box::new(Pair(second)));
+        slots[second.index as usize] = Some(Box::new(Pair(second, false)));
         assert!(matches!(
             reserve(&mut slots, &mut generations, 2, "fewer"),
             Err(FabricError::Limit { what: "queue pairs", wanted: 3, limit: 2, repair: "fewer" })
@@ -76,8 +105,26 @@ mod tests {
         assert!(find(&mut slots, first).is_none());
         let third = reserve(&mut slots, &mut generations, 2, "").expect("room again");
         assert_eq!(third.index, first.index);
-        slots[third.index as usize] = Some(Box::new(Pair(third)));
+        slots[third.index as usize] = Some(Box::new(Pair(third, false)));
         assert!(find(&mut slots, first).is_none(), "its slot is another's");
         assert_eq!(find(&mut slots, third).map(|pair| pair.0), Some(third));
+    }
+
+    #[test]
+    fn one_that_is_dirty_is_named_once() {
+        let (mut pair, mut dirty) = (Pair(QueuePairId { index: 3, generation: 1 }, false), Vec::new());
+        pair.mark_dirty(&mut dirty);
+        pair.mark_dirty(&mut dirty);
+        assert_eq!(dirty, [3]);
+    }
+
+    #[test]
+    fn the_connection_is_looked_at_before_the_memory() {
+        let id = QueuePairId { index: 0, generation: 1 };
+        let mut slots = vec![Some(Box::new(Pair(id, false)))];
+        let gone = QueuePairId { index: 0, generation: 2 };
+        assert_eq!(find_to_post(&mut slots, gone, false).err(), Some(PostError::NotConnected));
+        assert_eq!(find_to_post(&mut slots, id, false).err(), Some(PostError::NotRegistered));
+        assert!(find_to_post(&mut slots, id, true).is_ok());
     }
 }

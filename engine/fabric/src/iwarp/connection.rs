@@ -155,6 +155,11 @@ impl Numbered for QueuePair {
     fn id(&self) -> QueuePairId {
         self.id
     }
+
+    #[inline(always)]
+    fn is_dirty(&mut self) -> &mut bool {
+        &mut self.is_dirty
+    }
 }
 
 impl QueuePair {

@@ -59,7 +59,7 @@ use stag_memory::{Arena, ArenaId};
 use crate::epoll::Epoll;
 use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::setup::{check_limit, check_targets};
-use crate::slots;
+use crate::slots::{self, Numbered};
 use crate::{Completion, Event, FabricError, ListenerId, LogLimiter, QueuePairCapacity, QueuePairId};
 use connection::QueuePair;
 use linger::Lingerers;
@@ -239,11 +239,8 @@ impl Iwarp {
     /// Something was posted: the next `ring_doorbells` has to come by.
     #[inline(always)]
     fn mark_dirty(&mut self, index: u32) {
-        if let Some(Some(pair)) = self.slots.get_mut(index as usize)
-            && !pair.is_dirty
-        {
-            pair.is_dirty = true;
-            self.dirty.push(index);
+        if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
+            pair.mark_dirty(&mut self.dirty);
         }
     }
 }

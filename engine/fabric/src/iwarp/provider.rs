@@ -15,12 +15,12 @@ use super::{Iwarp, MESSAGE_LEN_MAX};
 use crate::epoll::{EventFlags, Token};
 use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::{check_private_data, resolve};
-use crate::slots::find;
+use crate::slots::{find, find_to_post};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
-    Fence, GatheredPieces, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity,
-    QueuePairId, ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger,
-    TakeShown, Taken, WriteRequest,
+    Fence, GatheredPieces, Handle, Limits, ListenerId, Peer, Provider, QueuePairCapacity, QueuePairId,
+    ReadPart, ReadRequest, Refused, RemoteSegment, SendRequest, ShownMessage, Stranger, TakeShown, Taken,
+    WriteRequest,
 };
 
 /// Idle passes after which the sockets are looked at, for a caller whose time stands still.
@@ -175,11 +175,10 @@ impl Provider for Iwarp {
 
     #[inline]
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
-        let registered = self.is_registered(buf.location().arena);
-        match find(&mut self.slots, queue_pair) {
-            None => Err(Refused { request: buf, error: PostError::NotConnected }),
-            Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
-            Some(pair) => pair.post_receive(id, buf),
+        let is_registered = self.is_registered(buf.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Ok(pair) => pair.post_receive(id, buf),
+            Err(error) => Err(Refused { request: buf, error }),
         }
     }
 
@@ -188,16 +187,10 @@ impl Provider for Iwarp {
         queue_pair: QueuePairId,
         request: ScatteredReceive,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let registered = request
-            .targets
-            .bufs()
-            .iter()
-            .chain([&request.head])
-            .all(|buf| self.is_registered(buf.location().arena));
-        match find(&mut self.slots, queue_pair) {
-            None => Err(Refused { request, error: PostError::NotConnected }),
-            Some(_) if !registered => Err(Refused { request, error: PostError::NotRegistered }),
-            Some(pair) => pair.post_scattered(request),
+        let is_registered = request.all_arenas(|arena| self.is_registered(arena));
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Ok(pair) => pair.post_scattered(request),
+            Err(error) => Err(Refused { request, error }),
         }
     }
 
@@ -211,12 +204,10 @@ impl Provider for Iwarp {
         queue_pair: QueuePairId,
         request: SendRequest,
     ) -> Result<(), Refused<SendRequest>> {
-        if !self.is_registered(request.buf.location().arena) {
-            return Err(Refused { request, error: PostError::NotRegistered });
-        }
-        match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_send(request)?,
+        let is_registered = self.is_registered(request.buf.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Err(error) => return Err(Refused { request, error }),
+            Ok(pair) => pair.post_send(request)?,
         }
         self.posted(queue_pair.index);
         Ok(())
@@ -228,12 +219,10 @@ impl Provider for Iwarp {
         queue_pair: QueuePairId,
         request: WriteRequest,
     ) -> Result<(), Refused<WriteRequest>> {
-        if !self.is_registered(request.source.location().arena) {
-            return Err(Refused { request, error: PostError::NotRegistered });
-        }
-        match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_write(request)?,
+        let is_registered = self.is_registered(request.source.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Err(error) => return Err(Refused { request, error }),
+            Ok(pair) => pair.post_write(request)?,
         }
         self.mark_dirty(queue_pair.index);
         Ok(())
@@ -246,12 +235,10 @@ impl Provider for Iwarp {
         request: ReadRequest,
         parts: &[ReadPart],
     ) -> Result<(), Refused<ReadRequest>> {
-        if !self.is_registered(request.target.location().arena) {
-            return Err(Refused { request, error: PostError::NotRegistered });
-        }
-        match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_read(request, parts)?,
+        let is_registered = self.is_registered(request.target.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Err(error) => return Err(Refused { request, error }),
+            Ok(pair) => pair.post_read(request, parts)?,
         }
         self.posted(queue_pair.index);
         Ok(())
@@ -263,15 +250,10 @@ impl Provider for Iwarp {
         queue_pair: QueuePairId,
         exposed: Exposed,
     ) -> Result<RemoteSegment, Refused<Exposed>> {
-        let arena = match &exposed {
-            Exposed::Read(shared) => shared.location().arena,
-            Exposed::Write(buf) => buf.location().arena,
-        };
-        let registered = self.is_registered(arena);
-        match find(&mut self.slots, queue_pair) {
-            None => Err(Refused { request: exposed, error: PostError::NotConnected }),
-            Some(_) if !registered => Err(Refused { request: exposed, error: PostError::NotRegistered }),
-            Some(pair) => pair.expose(exposed),
+        let is_registered = self.is_registered(exposed.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Ok(pair) => pair.expose(exposed),
+            Err(error) => Err(Refused { request: exposed, error }),
         }
     }
 

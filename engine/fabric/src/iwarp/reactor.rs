@@ -17,6 +17,7 @@ use super::send::{Flushed, Scratch};
 use super::socket::Moved;
 use super::{Iwarp, IwarpCounters};
 use crate::epoll::{EventFlags, Token};
+use crate::slots::Numbered;
 use crate::{Completion, DisconnectReason, Event, ShownMessage, TakeShown, Taken, WorkError};
 
 /// Queue pairs in use that are read in each pass, at most. The others are read when the epoll says so.
@@ -108,9 +109,8 @@ impl Iwarp {
         match pulled {
             Pulled::All => {
                 // Read Responses, and requests that had to wait for the peer's.
-                if pair.tx.has_work() && !pair.is_dirty && !pair.is_blocked {
-                    pair.is_dirty = true;
-                    self.dirty.push(index);
+                if pair.tx.has_work() && !pair.is_blocked {
+                    pair.mark_dirty(&mut self.dirty);
                 }
             }
             Pulled::End => {

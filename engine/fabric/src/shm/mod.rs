@@ -99,7 +99,7 @@ use stag_memory::{Arena, ArenaId};
 use crate::epoll::{Epoll, EventFlags, Ready, Token};
 use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::setup::{check_limit, check_targets};
-use crate::slots;
+use crate::slots::{self, Numbered};
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use bells::{BellPlace, Bells};
 use connection::{Phase, QueuePair};
@@ -315,11 +315,8 @@ impl Shm {
     /// Something was posted: the next `ring_doorbells` has to come by.
     #[inline(always)]
     fn mark_dirty(&mut self, index: u32) {
-        if let Some(Some(pair)) = self.slots.get_mut(index as usize)
-            && !pair.is_dirty
-        {
-            pair.is_dirty = true;
-            self.dirty.push(index);
+        if let Some(Some(pair)) = self.slots.get_mut(index as usize) {
+            pair.mark_dirty(&mut self.dirty);
         }
     }
 

@@ -22,7 +22,7 @@ use super::{
 use crate::epoll::Token;
 use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;
-use crate::slots::find;
+use crate::slots::{Numbered, find, find_to_post};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, Peer, PostError, Provider, QueuePairCapacity, QueuePairId, ReadPart,
@@ -202,11 +202,10 @@ impl Provider for Shm {
 
     #[inline]
     fn post_receive(&mut self, queue_pair: QueuePairId, id: u64, buf: Buf) -> Result<(), Refused<Buf>> {
-        let registered = self.ours.region(buf.location().arena).is_some();
-        match find(&mut self.slots, queue_pair) {
-            None => Err(Refused { request: buf, error: PostError::NotConnected }),
-            Some(_) if !registered => Err(Refused { request: buf, error: PostError::NotRegistered }),
-            Some(pair) => pair.post_receive(id, buf),
+        let is_registered = self.is_registered(buf.location().arena);
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Ok(pair) => pair.post_receive(id, buf),
+            Err(error) => Err(Refused { request: buf, error }),
         }
     }
 
@@ -215,16 +214,10 @@ impl Provider for Shm {
         queue_pair: QueuePairId,
         request: ScatteredReceive,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let registered = request
-            .targets
-            .bufs()
-            .iter()
-            .chain([&request.head])
-            .all(|buf| self.ours.region(buf.location().arena).is_some());
-        match find(&mut self.slots, queue_pair) {
-            None => Err(Refused { request, error: PostError::NotConnected }),
-            Some(_) if !registered => Err(Refused { request, error: PostError::NotRegistered }),
-            Some(pair) => pair.post_scattered(request),
+        let is_registered = request.all_arenas(|arena| self.is_registered(arena));
+        match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Ok(pair) => pair.post_scattered(request),
+            Err(error) => Err(Refused { request, error }),
         }
     }
 
@@ -253,12 +246,10 @@ impl Provider for Shm {
         queue_pair: QueuePairId,
         request: WriteRequest,
     ) -> Result<(), Refused<WriteRequest>> {
-        if self.ours.region(request.source.location().arena).is_none() {
-            return Err(Refused { request, error: PostError::NotRegistered });
-        }
-        let result = match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_write(request, &mut self.local)?,
+        let is_registered = self.is_registered(request.source.location().arena);
+        let result = match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Err(error) => return Err(Refused { request, error }),
+            Ok(pair) => pair.post_write(request, &mut self.local)?,
         };
         self.posted(queue_pair.index, result);
         Ok(())
@@ -271,12 +262,10 @@ impl Provider for Shm {
         request: ReadRequest,
         parts: &[ReadPart],
     ) -> Result<(), Refused<ReadRequest>> {
-        if self.ours.region(request.target.location().arena).is_none() {
-            return Err(Refused { request, error: PostError::NotRegistered });
-        }
-        let result = match find(&mut self.slots, queue_pair) {
-            None => return Err(Refused { request, error: PostError::NotConnected }),
-            Some(pair) => pair.post_read(request, parts, &mut self.local)?,
+        let is_registered = self.is_registered(request.target.location().arena);
+        let result = match find_to_post(&mut self.slots, queue_pair, is_registered) {
+            Err(error) => return Err(Refused { request, error }),
+            Ok(pair) => pair.post_read(request, parts, &mut self.local)?,
         };
         self.posted(queue_pair.index, result);
         Ok(())
@@ -290,10 +279,7 @@ impl Provider for Shm {
         let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
         let is_done = pair.read_at_once(target, parts);
         // The doorbell ends the span of the accesses, also of those before one that was refused.
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
+        pair.mark_dirty(&mut self.dirty);
         is_done
     }
 
@@ -303,11 +289,7 @@ impl Provider for Shm {
         queue_pair: QueuePairId,
         exposed: Exposed,
     ) -> Result<RemoteSegment, Refused<Exposed>> {
-        let arena = match &exposed {
-            Exposed::Read(shared) => shared.location().arena,
-            Exposed::Write(buf) => buf.location().arena,
-        };
-        let region = self.ours.region(arena);
+        let region = self.ours.region(exposed.location().arena);
         let segment = match find(&mut self.slots, queue_pair) {
             None => return Err(Refused { request: exposed, error: PostError::NotConnected }),
             Some(pair) => pair.expose(exposed, region)?,
@@ -395,10 +377,7 @@ impl Provider for Shm {
         if !pair.build_plain(build) {
             return false;
         }
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
+        pair.mark_dirty(&mut self.dirty);
         true
     }
 
@@ -412,9 +391,8 @@ impl Provider for Shm {
         let Some(result) = pair.build_whole(build) else { return false };
         if result.is_err() {
             self.posted(queue_pair.index, result);
-        } else if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
+        } else {
+            pair.mark_dirty(&mut self.dirty);
         }
         true
     }
@@ -426,20 +404,13 @@ impl Provider for Shm {
         exposed: &mut Option<Exposed>,
         build: impl FnOnce(&mut [u8], RemoteSegment) -> Option<usize>,
     ) -> bool {
-        let location = match exposed {
-            Some(Exposed::Read(shared)) => shared.location(),
-            Some(Exposed::Write(buf)) => buf.location(),
-            None => return false,
-        };
+        let Some(location) = exposed.as_ref().map(Exposed::location) else { return false };
         let Some(region) = self.ours.region(location.arena) else { return false };
         let Some(pair) = find(&mut self.slots, queue_pair) else { return false };
         if !pair.build_exposing(exposed, (region, location.offset), build) {
             return false;
         }
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
+        pair.mark_dirty(&mut self.dirty);
         true
     }
 
@@ -538,10 +509,7 @@ impl Shm {
         if !pair.send_now(buf, invalidate) {
             return false;
         }
-        if !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(queue_pair.index);
-        }
+        pair.mark_dirty(&mut self.dirty);
         true
     }
 
@@ -640,9 +608,8 @@ impl Shm {
     ) -> bool {
         let Some(Some(pair)) = self.slots.get_mut(index as usize) else { return true };
         let result = pair.harvest(completions, end - completions.len(), take, &self.ours, in_place);
-        if in_place.needs_doorbell && !pair.is_dirty {
-            pair.is_dirty = true;
-            self.dirty.push(index);
+        if in_place.needs_doorbell {
+            pair.mark_dirty(&mut self.dirty);
         }
         if let Some(doorbell) = pair.doorbell() {
             self.active[at].doorbell = doorbell;

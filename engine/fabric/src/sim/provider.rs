@@ -544,10 +544,7 @@ impl Provider for Sim {
     ) -> Result<RemoteSegment, Refused<Exposed>> {
         let mut state = self.world.0.borrow_mut();
         let state = &mut *state;
-        let arena = match &exposed {
-            Exposed::Read(shared) => shared.location().arena,
-            Exposed::Write(buf) => buf.location().arena,
-        };
+        let arena = exposed.location().arena;
         let device = state.devices[self.device].as_mut().expect("a device lives until its Sim is dropped");
         let is_registered = device.arenas.contains(&arena);
         let found = device.queue_pair_mut(queue_pair);

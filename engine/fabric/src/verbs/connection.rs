@@ -105,6 +105,11 @@ impl Numbered for QueuePair {
     fn id(&self) -> QueuePairId {
         self.id
     }
+
+    #[inline(always)]
+    fn is_dirty(&mut self) -> &mut bool {
+        &mut self.is_dirty
+    }
 }
 
 impl QueuePair {
@@ -240,15 +245,6 @@ impl QueuePair {
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         self.sends.is_waiting() || self.receives.is_waiting()
-    }
-
-    /// Something was posted: the next `ring_doorbells` has to come by.
-    #[inline]
-    pub(super) fn mark_dirty(&mut self, dirty: &mut Vec<u32>) {
-        if !self.is_dirty {
-            self.is_dirty = true;
-            dirty.push(self.id.index);
-        }
     }
 
     /// Whether the device has given everything back that it got.

@@ -13,6 +13,7 @@ use super::exposure::Invalidated;
 use super::sends::{Done, SendQueue};
 use super::work::{SHARED_SLOT, WorkId};
 use crate::plain::{PLAIN_LEN, plain_credits};
+use crate::slots::Numbered;
 use crate::{
     Completed, Completion, DisconnectReason, Event, Handle, PlainMessage, QueuePairId, ShownMessage,
     TakeShown, Taken, WorkError,

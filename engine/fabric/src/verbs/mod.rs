@@ -117,7 +117,7 @@ pub use sysfs::{Gid, Kernel, KernelDevice, Port, devices as kernel_devices};
 
 use crate::epoll::{Epoll, EventFlags, Token};
 use crate::setup::{check_limit, check_targets};
-use crate::slots::{self, find};
+use crate::slots::{self, Numbered, find};
 use crate::{
     Completion, DisconnectReason, Event, ExposureKind, FabricError, Peer, QueuePairCapacity, QueuePairId,
 };

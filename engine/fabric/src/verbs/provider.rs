@@ -19,7 +19,7 @@ use super::objects::MemoryRegion;
 use super::sends::Work;
 use super::{LOOK_PASSES, Verbs};
 use crate::scatter::{ReceiveTargets, ScatteredReceive};
-use crate::slots::find;
+use crate::slots::{Numbered, find};
 use crate::{
     Completed, Completion, ConnectRequestId, DisconnectReason, Event, Exposed, ExposureKind, FabricError,
     Fence, Handle, Limits, ListenerId, PostError, Provider, QueuePairCapacity, QueuePairId, READ_PARTS_MAX,
@@ -165,11 +165,8 @@ impl Provider for Verbs {
         queue_pair: QueuePairId,
         request: ScatteredReceive,
     ) -> Result<(), Refused<ScatteredReceive>> {
-        let head = self.arena(request.head.location().arena);
-        let all = |targets: &ReceiveTargets| {
-            targets.bufs().iter().all(|buf| self.arena(buf.location().arena).is_some())
-        };
-        let arena = head.filter(|_| all(&request.targets));
+        let is_registered = request.all_arenas(|arena| self.arena(arena).is_some());
+        let arena = self.arena(request.head.location().arena).filter(|_| is_registered);
         let Verbs { slots, arenas, dirty, .. } = self;
         let error = match (find(slots, queue_pair).filter(|pair| pair.takes_receives()), arena) {
             (None, _) => PostError::NotConnected,
@@ -291,10 +288,7 @@ impl Provider for Verbs {
         queue_pair: QueuePairId,
         exposed: Exposed,
     ) -> Result<RemoteSegment, Refused<Exposed>> {
-        let arena = self.arena(match &exposed {
-            Exposed::Read(shared) => shared.location().arena,
-            Exposed::Write(buf) => buf.location().arena,
-        });
+        let arena = self.arena(exposed.location().arena);
         let kind = self.opened.as_ref().map(|opened| opened.profile.exposure);
         let refused = |request, error| Err(Refused { request, error });
         let Verbs { slots, arenas, counters, .. } = self;
