@@ -29,6 +29,7 @@ pub mod shm;
 mod shown;
 pub mod sim;
 mod slots;
+mod verb_types;
 #[cfg(feature = "verbs")]
 pub mod verbs;
 
@@ -42,5 +43,6 @@ pub use setup::{is_exhausted, resolve};
 #[cfg(feature = "shm")]
 pub use shm::{Shm, ShmConfig};
 pub use shown::*;
+pub use verb_types::*;
 #[cfg(feature = "verbs")]
 pub use verbs::{Verbs, VerbsConfig};

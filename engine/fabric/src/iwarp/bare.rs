@@ -9,10 +9,11 @@ use stag_wire::mpa;
 use stag_wire::rdmap::Cause;
 
 use super::IwarpCounters;
-use super::connection::{Phase, QueuePair, Sink, Terms};
+use super::connection::{Phase, QueuePair, Sink};
 use super::receive::Stop;
 use super::send::Scratch;
 use super::stags::Stags;
+use super::terms::Terms;
 use crate::{
     Completion, Exposed, Handle, QueuePairCapacity, QueuePairId, ReadPart, ReadRequest, SendRequest,
     ShownMessage, TakeShown, Taken, WriteRequest,

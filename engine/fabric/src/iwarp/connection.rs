@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use stag_memory::Buf;
 use stag_wire::{ddp, mpa};
@@ -11,10 +12,11 @@ use super::counters::IwarpCounters;
 use super::fault::Fault;
 use super::handshake::{Dial, Offer};
 use super::pace::Pace;
-use super::receive::Rx;
+use super::rx::Rx;
 use super::send::{Flushed, Payload, Scratch, Tx, Work};
 use super::socket::Socket;
 use super::stags::Stags;
+use super::terms::Terms;
 use crate::scatter::{ReceiveTargets, ScatterQueue, ScatteredReceive};
 use crate::slots::Numbered;
 use crate::{
@@ -40,23 +42,12 @@ pub(super) enum Phase {
     Closing(DisconnectReason),
 }
 
-/// What two sides agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Terms {
-    /// CRCs are generated and checked (5044-7.1-c).
-    pub(super) crc: bool,
-    /// Read Requests of the peer at once.
-    pub(super) ird: u32,
-    /// Read Requests of ours at once.
-    pub(super) ord: u32,
-    /// Octets of a TCP segment; 0: not known.
-    pub(super) segment_len: usize,
-    /// Octets of a ULPDU that we send, at most.
-    pub(super) ulpdu_len_max: usize,
-    /// The peer's first message may be a Send of no octets for which no Receive is posted (6581-9-b).
-    pub(super) swallows_send: bool,
-    /// We are the accepting side, and may not send before the peer did (5044-7.1-f).
-    pub(super) waits: bool,
+/// A peer that we connected to, and that has not sent anything.
+pub(super) struct Nudging {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+    pub(super) at: Duration,
+    pub(super) count: u32,
 }
 
 /// Where completions go: to the user who is polling, or to wait for the next poll.

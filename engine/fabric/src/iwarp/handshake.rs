@@ -6,8 +6,8 @@ use std::time::Duration;
 use stag_wire::mpa::{self, Enhanced, Frame, FrameError, FrameKind, ReadyToReceive};
 
 use super::config::{IwarpConfig, Revision};
-use super::connection::Terms;
 use super::socket::{Moved, Socket};
+use super::terms::Terms;
 use crate::DisconnectReason;
 
 /// Octets of the user's private data at most: what siw takes (siw-4), without the words in front.

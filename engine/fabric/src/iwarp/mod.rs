@@ -46,9 +46,12 @@ mod pace;
 mod provider;
 mod reactor;
 mod receive;
+mod rx;
 mod send;
 mod socket;
 mod stags;
+mod terms;
+mod waiting;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -61,12 +64,12 @@ use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::setup::{check_limit, check_targets};
 use crate::slots::{self, Numbered};
 use crate::{Completion, Event, FabricError, ListenerId, LogLimiter, QueuePairCapacity, QueuePairId};
-use connection::QueuePair;
+use connection::{Nudging, QueuePair};
 use linger::Lingerers;
-use listen::Waiting;
 use send::Scratch;
 use socket::ListenSocket;
 use stags::Stags;
+use waiting::Waiting;
 
 pub use crate::congestion::{BadCongestionControl, CongestionControl};
 pub use config::{IwarpConfig, Revision};
@@ -126,7 +129,7 @@ pub struct Iwarp {
     /// Queue pairs that are ending, all given back.
     closing: Vec<u32>,
     /// Peers that have not shown that they listen.
-    nudging: Vec<reactor::Nudging>,
+    nudging: Vec<Nudging>,
     lingerers: Lingerers,
     complaints: LogLimiter,
     is_armed: bool,

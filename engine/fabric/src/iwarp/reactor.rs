@@ -7,7 +7,7 @@ use std::time::Duration;
 use stag_wire::rdmap::{self, Cause, Opcode, queue};
 use stag_wire::{ddp, mpa};
 
-use super::connection::{Phase, QueuePair, Sink};
+use super::connection::{Nudging, Phase, QueuePair, Sink};
 use super::counters::complain;
 use super::crc::crc32c;
 use super::fault::{self, Fault};
@@ -43,14 +43,6 @@ const NUDGES: u32 = 8;
 const TAIL_BULK: usize = mpa::TRAILER_LEN_MAX + mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 /// The same, behind the last segment of a message: small messages follow.
 const TAIL: usize = 4096;
-
-/// A peer that we connected to, and that has not sent anything.
-pub(super) struct Nudging {
-    index: u32,
-    generation: u32,
-    at: Duration,
-    count: u32,
-}
 
 /// What there is to say about an end, beyond its reason.
 #[derive(Default)]

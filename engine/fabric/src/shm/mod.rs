@@ -79,6 +79,7 @@ mod mapped;
 mod message;
 mod order;
 mod pages;
+mod pending;
 mod provider;
 mod regions;
 mod rendezvous;
@@ -103,18 +104,15 @@ use crate::slots::{self, Numbered};
 use crate::{Completion, DisconnectReason, Event, FabricError, QueuePairCapacity, QueuePairId};
 use bells::{BellPlace, Bells};
 use connection::{Phase, QueuePair};
+use pages::{Layout, MESSAGE_LEN_MAX};
+use pending::Incoming;
 use regions::Regions;
 pub use rendezvous::check_name;
-use setup::Incoming;
 use sockets::Listener;
 
 pub use admit::{Admit, BadAdmit};
 pub use setup::ShmHandover;
 
-/// Bytes of a ring, unless large messages need more.
-const RING_LEN_DEFAULT: u32 = 16 * 1024;
-/// Largest message.
-const MESSAGE_LEN_MAX: u32 = 1 << 20;
 /// Connections without a queue pair at once, beside one for each queue pair that there may still be: more are refused.
 const INCOMING_MAX: usize = 64;
 /// Connections taken from a listener in one look.
@@ -166,10 +164,6 @@ impl Default for ShmConfig {
             foreign_hugepages: false,
         }
     }
-}
-
-fn no_memory(source: std::io::Error) -> FabricError {
-    FabricError::System { doing: "map the memory of a connection, or watch its socket".to_owned(), source }
 }
 
 /// What we tell every peer.
@@ -302,7 +296,7 @@ impl Shm {
     /// its peer, whose own part is counted as if it were as long as ours, with `peer_exposures`.
     #[must_use]
     pub fn queue_pair_len(capacity: &QueuePairCapacity, peer_exposures: u32) -> usize {
-        let ours = setup::layout(capacity);
+        let ours = Layout::of(capacity);
         let theirs = pages::Layout { exposures: peer_exposures, ..ours };
         size_of::<QueuePair>()
             + QueuePair::footprint(capacity)

@@ -18,7 +18,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
-use super::{MESSAGE_LEN_MAX, ring};
+use super::ring;
+use crate::QueuePairCapacity;
 
 const HEAD: usize = 0;
 const EPOCH: usize = 64;
@@ -26,6 +27,11 @@ const SLEEPING: usize = 128;
 const CLOSED: usize = 132;
 const KILLS: usize = 256;
 const PAGE: usize = 4096;
+
+/// Bytes of a ring, unless large messages need more.
+const RING_LEN_DEFAULT: u32 = 16 * 1024;
+/// Largest message.
+pub(super) const MESSAGE_LEN_MAX: u32 = 1 << 20;
 
 /// The sizes of one side's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +43,12 @@ pub(super) struct Layout {
 }
 
 impl Layout {
+    /// Of our part of a connection.
+    pub(super) fn of(capacity: &QueuePairCapacity) -> Layout {
+        let ring_len = ring::ring_len(capacity.send_len_max, RING_LEN_DEFAULT);
+        Layout { ring_len, exposures: capacity.exposures }
+    }
+
     /// Largest ring: that of the largest message.
     pub(super) const RING_LEN_MAX: u32 = ring::ring_len(MESSAGE_LEN_MAX, 0);
     /// Most exposures of a queue pair.
@@ -374,7 +386,7 @@ mod tests {
 
     #[test]
     fn thirty_two_credits_of_1_kib_fit_64_kib() {
-        let ring_len = crate::shm::ring::ring_len(1024, crate::shm::RING_LEN_DEFAULT);
+        let ring_len = crate::shm::ring::ring_len(1024, super::RING_LEN_DEFAULT);
         let part = Layout { ring_len, exposures: 32 * 4 };
         assert!(2 * part.file_len() <= 64 * 1024, "{}", 2 * part.file_len());
     }

@@ -12,13 +12,12 @@ use super::admit;
 use super::connection::{Phase, QueuePair};
 use super::harvest::InPlace;
 use super::link::Link;
-use super::pages::AllowedPages;
-use super::regions::REGIONS_MAX;
+use super::pages::{self, AllowedPages, MESSAGE_LEN_MAX};
+use super::pending::Dialing;
+use super::regions::{REGIONS_MAX, no_memory};
 use super::rendezvous::{self, Address};
-use super::setup::{self, Dialing, ShmHandover, refuse};
-use super::{
-    Active, DIAL_INTERVAL, LOOK_PASSES, MESSAGE_LEN_MAX, SOCKET, Shm, copy, message, no_memory, order, pages,
-};
+use super::setup::{self, ShmHandover, refuse};
+use super::{Active, DIAL_INTERVAL, LOOK_PASSES, SOCKET, Shm, copy, message, order};
 use crate::epoll::Token;
 use crate::scatter::{RECEIVE_TARGETS_MAX, ReceiveTargets, ScatteredReceive};
 use crate::setup::check_private_data;

@@ -7,9 +7,13 @@ use std::sync::Arc;
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::mapped::{MappedCharge, MappedMemory};
-use super::no_memory;
 use super::pages::file_status;
 use crate::FabricError;
+
+/// The error of a connection for which the kernel has no memory, or no watch.
+pub(super) fn no_memory(source: std::io::Error) -> FabricError {
+    FabricError::System { doing: "map the memory of a connection, or watch its socket".to_owned(), source }
+}
 
 /// Most arenas of one provider: their descriptors travel in one message.
 pub(super) const REGIONS_MAX: usize = 32;

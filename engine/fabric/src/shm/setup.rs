@@ -7,17 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use super::admit;
-use super::bells::Bell;
 use super::connection::Phase;
-use super::exposure::Binds;
-use super::link::{Link, MappedPeer};
+use super::link::Link;
 use super::message::{Introduction, Malformed, Message};
-use super::pages::{self, AllowedPages, Part};
-use super::regions::Regions;
-use super::rendezvous::{self, Address, Heard, Received};
+use super::pages::{self, AllowedPages, Layout, Part};
+use super::pending::{BadMessage, Incoming, Offer, STRAYS};
+use super::rendezvous::{self, Heard, Received};
 use super::sockets::{self, Foreign, Socket};
 use super::{ACCEPT_BURST, Ours, SOCKET, Shm};
-use super::{no_memory, ring};
 use crate::epoll::{EventFlags, Token};
 use crate::setup::{ACCEPT_PAUSE, check_limit, is_exhausted};
 use crate::{
@@ -31,104 +28,9 @@ const SHUN_TIME: Duration = Duration::from_secs(60);
 /// Users that are refused so at once; the oldest is forgotten.
 const SHUNNED_MAX: usize = 64;
 
-/// Connecting side.
-pub(super) struct Dialing {
-    pub(super) address: Address,
-    /// Our part, and its descriptor until it is sent.
-    pub(super) part: Part,
-    pub(super) fd: OwnedFd,
-    pub(super) private_data: Vec<u8>,
-    /// When to give up; from the first `poll` on.
-    pub(super) deadline: Option<Duration>,
-}
-
-/// Accepting side: a connection that has no queue pair yet.
-pub(super) struct Incoming {
-    pub(super) id: u32,
-    pub(super) listener: ListenerId,
-    pub(super) socket: Socket,
-    pub(super) peer: Peer,
-    /// When to give up waiting for HELLO; afterwards the user takes the time it needs.
-    pub(super) deadline: Duration,
-    pub(super) hello: Option<Offer>,
-}
-
-impl Incoming {
-    /// The name that the user knows it by.
-    pub(super) fn request(&self) -> ConnectRequestId {
-        ConnectRequestId(u64::from(self.id))
-    }
-}
-
-/// What a peer said of itself, checked, with the descriptors of its memory.
-pub(super) struct Offer {
-    pub(super) introduction: Introduction,
-    part: Foreign,
-    arenas: Vec<Foreign>,
-    bells: Option<Foreign>,
-}
-
-impl Offer {
-    /// Checks descriptors against what the introduction says of them: as many, each a memfd of exactly that length, which
-    /// stays, on pages that are `allowed`.
-    fn new(
-        introduction: Introduction,
-        mut fds: Vec<Foreign>,
-        allowed: AllowedPages,
-    ) -> Result<Offer, BadMessage> {
-        let count = 1 + introduction.arenas.len() + usize::from(introduction.bell.is_some());
-        if fds.len() != count || fds.iter().any(|fd| pages::seals(fd.as_fd()).is_none()) {
-            return Err(BadMessage::Strays);
-        }
-        let bells = introduction.bell.and_then(|_| fds.pop());
-        let mut fds = fds.into_iter();
-        let Some(part) = fds.next() else { return Err(BadMessage::Strays) };
-        let arenas: Vec<Foreign> = fds.collect();
-        let checked = || {
-            pages::check_part(part.as_fd(), introduction.layout)?;
-            for (fd, &len) in arenas.iter().zip(&introduction.arenas) {
-                pages::check_memory(fd.as_fd(), len, allowed)?;
-            }
-            introduction.bell.zip(bells.as_ref()).map_or(Ok(()), |(place, fd)| {
-                pages::check_memory(fd.as_fd(), place.file_len() as u64, AllowedPages::Base)
-            })
-        };
-        checked().map_err(BadMessage::Nonsense)?;
-        Ok(Offer { introduction, part, arenas, bells })
-    }
-
-    /// Maps the memory of a peer of this user.
-    ///
-    /// # Errors
-    ///
-    /// As of [`Regions::map`].
-    pub(super) fn map(self, regions: &mut Regions, user: u32) -> Result<MappedPeer, FabricError> {
-        let Offer { introduction, part, arenas, bells } = self;
-        let charge = regions.charge(user, introduction.layout.mapped_len() as u64)?;
-        let part = Part::open(part.as_fd(), introduction.layout).map_err(no_memory)?;
-        let arenas =
-            arenas.iter().zip(&introduction.arenas).map(|(fd, &len)| regions.map(fd.as_fd(), len, user));
-        let binds = Binds::new(introduction.layout.exposures, arenas.collect::<Result<_, _>>()?);
-        let bell = match introduction.bell.zip(bells) {
-            Some((place, fd)) => {
-                let memory = regions.map(fd.as_fd(), place.file_len() as u64, user)?;
-                Bell::new(place, memory).ok_or_else(|| no_memory(io::ErrorKind::InvalidInput.into()))?
-            }
-            None => Bell::NONE,
-        };
-        Ok(MappedPeer { part, charge, binds, bell, may_sleep: introduction.may_sleep })
-    }
-}
-
 /// Makes our part of a connection.
 pub(super) fn create_part(capacity: &QueuePairCapacity) -> io::Result<(Part, OwnedFd)> {
-    Part::create(layout(capacity))
-}
-
-/// The sizes of our part of a connection.
-pub(super) fn layout(capacity: &QueuePairCapacity) -> pages::Layout {
-    let ring_len = ring::ring_len(capacity.send_len_max, super::RING_LEN_DEFAULT);
-    pages::Layout { ring_len, exposures: capacity.exposures }
+    Part::create(Layout::of(capacity))
 }
 
 /// Sends HELLO (`is_hello`) or ACCEPT.
@@ -197,39 +99,6 @@ fn hello(socket: BorrowedFd<'_>, allowed: AllowedPages) -> Result<Option<Offer>,
         Some(_) => Err(BadMessage::Nonsense("the first message is not HELLO")),
     }
 }
-
-/// Why there is no message of the set-up, and will be none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BadMessage {
-    /// The peer is gone.
-    Closed,
-    /// The message breaks the rules.
-    Nonsense(&'static str),
-    /// It brings descriptors that were not asked for. Closing such a descriptor may take long, so its sender's user is shut out
-    /// for a while.
-    Strays,
-    /// This process had no descriptors left for those that it brings.
-    Exhausted,
-}
-
-impl BadMessage {
-    /// What the peer is told.
-    pub(super) fn reason(self) -> &'static str {
-        match self {
-            BadMessage::Closed => "the connection is closed",
-            BadMessage::Nonsense(problem) => problem,
-            BadMessage::Strays => STRAYS,
-            BadMessage::Exhausted => {
-                "this side has no descriptors left for the memory of one more connection; raise its limit (ulimit -n; of a \
-                 service: LimitNOFILE), or try again later"
-            }
-        }
-    }
-}
-
-/// Why a connection ends, and why those of its user are refused for a while ([`SHUN_TIME`]).
-const STRAYS: &str =
-    "descriptors were sent that were not asked for; their sender's user is refused for a minute";
 
 fn hear(socket: BorrowedFd<'_>) -> Result<Option<(Message, Vec<Foreign>)>, BadMessage> {
     match rendezvous::receive(socket) {

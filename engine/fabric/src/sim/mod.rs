@@ -60,3 +60,26 @@ pub use random::{Odds, Random};
 pub use setup::SimHandover;
 pub use sweep::{SEED_VARIABLE, SEEDS_VARIABLE, sweep};
 pub use world::{LIMITS, Run, Violations, World};
+
+use crate::Limits;
+use device::Device;
+
+impl World {
+    /// Opens a provider with the usual [`LIMITS`]. `name` is for humans.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Sim {
+        self.provider_with(name, LIMITS)
+    }
+
+    /// Opens a provider with limits of its own.
+    #[must_use]
+    pub fn provider_with(&self, name: &str, limits: Limits) -> Sim {
+        let mut state = self.0.borrow_mut();
+        state.devices.push(Some(Device::new(name, limits)));
+        Sim {
+            world: self.clone(),
+            device: state.devices.len() - 1,
+            space: Box::new([0; crate::GATHERED_LEN_MAX]),
+        }
+    }
+}

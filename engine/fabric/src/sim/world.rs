@@ -6,7 +6,6 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use super::Sim;
 use super::device::{Device, Queued, Slots};
 use super::fault::FaultPlan;
 use super::queue_pair::{End, QueuePair};
@@ -68,24 +67,6 @@ impl World {
             handles: BTreeSet::new(),
             next_request: 0,
         })))
-    }
-
-    /// Opens a provider with the usual [`LIMITS`]. `name` is for humans.
-    #[must_use]
-    pub fn provider(&self, name: &str) -> Sim {
-        self.provider_with(name, LIMITS)
-    }
-
-    /// Opens a provider with limits of its own.
-    #[must_use]
-    pub fn provider_with(&self, name: &str, limits: Limits) -> Sim {
-        let mut state = self.0.borrow_mut();
-        state.devices.push(Some(Device::new(name, limits)));
-        Sim {
-            world: self.clone(),
-            device: state.devices.len() - 1,
-            space: Box::new([0; crate::GATHERED_LEN_MAX]),
-        }
     }
 
     /// The time.

@@ -18,11 +18,11 @@ use std::time::Duration;
 
 use stag_rdma_core_sys as sys;
 
-use super::device::Domain;
+use super::domain::Domain;
 use super::exposure::Exposures;
 use super::identifiers::CmId;
 use super::plain::PlainBuffers;
-use super::receives::{ReceiveQueue, SharedReceives};
+use super::receives::{ReceiveQueue, SharedReceivePool};
 use super::sends::{self, SendQueue};
 use super::work::Batch;
 use crate::slots::Numbered;
@@ -118,7 +118,7 @@ impl QueuePair {
         phase: Phase,
         capacity: QueuePairCapacity,
         peer: Peer,
-        shared: Option<Rc<SharedReceives>>,
+        shared: Option<Rc<SharedReceivePool>>,
     ) -> QueuePair {
         QueuePair {
             completions: QueuePair::completions(&capacity, shared.is_some()),

@@ -1,6 +1,5 @@
 //! The opened device: which one, its abilities, and the state that all queue pairs of a provider share.
 
-use std::cell::RefCell;
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -10,11 +9,13 @@ use stag_memory::Arena;
 use stag_rdma_core_sys as sys;
 use stag_rdma_core_sys::RdmaCore;
 
-use super::errors::hint;
-use super::objects::{CompletionQueue, Device, DeviceList, MemoryRegion, MemoryWindow, ProtectionDomain};
+use super::config::{SharedReceives, VerbsConfig};
+use super::domain::{Domain, STANDING};
+use super::errors::{hint, unavailable};
+use super::objects::{CompletionQueue, Device, DeviceList, MemoryWindow, ProtectionDomain};
 use super::presence::Claim;
-use super::receives::SharedReceives;
-use super::{VerbsConfig, sysfs, unavailable};
+use super::receives::SharedReceivePool;
+use super::sysfs;
 use crate::scatter::RECEIVE_TARGETS_MAX;
 use crate::{ExposureKind, FabricError};
 
@@ -86,65 +87,11 @@ impl Profile {
     }
 }
 
-/// A protection domain and the arenas in it.
-pub(super) struct Domain {
-    /// For each of the provider's arenas: its region, and more of the same where exposures are standing, because
-    /// exposures of one queue pair at one time have handles of their own.
-    regions: RefCell<Vec<Vec<MemoryRegion>>>,
-    pub(super) domain: Rc<ProtectionDomain>,
-}
-
-impl Domain {
-    fn new(device: &Device, arenas: &[Arena], access: sys::ibv_access_flags) -> io::Result<Domain> {
-        let domain = Rc::new(ProtectionDomain::new(device)?);
-        let domain = Domain { regions: RefCell::new(Vec::new()), domain };
-        for arena in arenas {
-            domain.register(arena, access)?;
-        }
-        Ok(domain)
-    }
-
-    /// Registers one more arena. The provider keeps it for as long as its domains.
-    fn register(&self, arena: &Arena, access: sys::ibv_access_flags) -> io::Result<()> {
-        // SAFETY: mapped while the arena lives, which the provider holds, and drops after its domains. The
-        // device writes only what a work request or an exposure names, and these own what they name.
-        let region = unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), access) }?;
-        self.regions.borrow_mut().push(vec![region]);
-        Ok(())
-    }
-
-    /// The key under which all of an arena is open to peers, for the exposure in `slot`; at its first use that takes
-    /// a registration. `at` is the place of `arena` among the provider's.
-    pub(super) fn standing_rkey(&self, at: usize, arena: &Arena, slot: u16) -> io::Result<u32> {
-        let regions = &mut self.regions.borrow_mut()[at];
-        while regions.len() <= usize::from(slot) {
-            // SAFETY: as in `register`. Peers could write what was not exposed, and while it is read here; the user
-            // of `ExposureKind::Standing` vouches that they do not.
-            let region =
-                unsafe { MemoryRegion::new(&self.domain, arena.base().as_ptr(), arena.len(), STANDING) };
-            regions.push(region?);
-        }
-        Ok(regions[usize::from(slot)].rkey())
-    }
-
-    /// The local key of an arena.
-    #[inline]
-    pub(super) fn lkey(&self, arena: usize) -> u32 {
-        self.regions.borrow()[arena][0].lkey()
-    }
-
-    /// The region of an arena, for a window to be bound in it.
-    #[inline]
-    pub(super) fn region(&self, arena: usize) -> *mut sys::ibv_mr {
-        self.regions.borrow()[arena][0].as_ptr()
-    }
-}
-
 /// An opened device with what all queue pairs share. Declared in the order in which it goes.
 pub(super) struct Opened {
     pub(super) queue: Rc<CompletionQueue>,
     /// What queue pairs share, if they do.
-    pub(super) receives: Option<Rc<SharedReceives>>,
+    pub(super) receives: Option<Rc<SharedReceivePool>>,
     /// The domain of all queue pairs where only windows guard memory; otherwise only a model of what connections
     /// get.
     shared: Rc<Domain>,
@@ -277,10 +224,6 @@ impl Opened {
     }
 }
 
-/// What a standing exposure lets peers do.
-const STANDING: sys::ibv_access_flags =
-    sys::IBV_ACCESS_LOCAL_WRITE | sys::IBV_ACCESS_REMOTE_READ | sys::IBV_ACCESS_REMOTE_WRITE;
-
 /// What arenas are registered for: our own work, and windows. For a peer only where that was asked for.
 fn arena_access(profile: &Profile) -> sys::ibv_access_flags {
     match profile.exposure {
@@ -391,10 +334,10 @@ fn share_receives(
     domain: &Rc<Domain>,
     attributes: &sys::ibv_device_attr,
     exposure: ExposureKind,
-    wanted: Option<super::SharedReceives>,
+    wanted: Option<SharedReceives>,
     notes: &mut Vec<String>,
-) -> Option<Rc<SharedReceives>> {
-    let Some(super::SharedReceives { count, len }) = wanted else {
+) -> Option<Rc<SharedReceivePool>> {
+    let Some(SharedReceives { count, len }) = wanted else {
         notes.push("each queue pair has its own Receives: sharing them was not asked for".to_owned());
         return None;
     };
@@ -407,7 +350,7 @@ fn share_receives(
     } else if count > most {
         format!("{count} are wanted, and the device shares at most {most}")
     } else {
-        match SharedReceives::new(domain, count, len) {
+        match SharedReceivePool::new(domain, count, len) {
             Ok(shared) => {
                 notes.push(format!("queue pairs share {count} Receives of {len} octets"));
                 return Some(Rc::new(shared));

@@ -4,7 +4,13 @@ use std::io;
 
 use stag_rdma_core_sys as sys;
 
-use crate::{DisconnectReason, WorkError};
+use crate::{DisconnectReason, FabricError, WorkError};
+
+/// This machine cannot, and here is why.
+pub(super) fn unavailable(problem: String) -> FabricError {
+    let problem = format!("{problem}. Without, iwarp:// goes to any machine, and shm:// within this one");
+    FabricError::Unavailable { fabric: "verbs", problem }
+}
 
 /// What the kernel most likely means, where its words say little.
 pub(super) fn hint(error: &io::Error) -> &'static str {

@@ -16,7 +16,7 @@ use stag_rdma_core_sys::RdmaCore;
 use super::objects::{
     CompletionQueue, ProtectionDomain, check, check_pointer, freed, init_attributes, set_nonblocking,
 };
-use super::receives::SharedReceives;
+use super::receives::SharedReceivePool;
 use crate::epoll::Token;
 
 /// The channel of connection manager events, non-blocking.
@@ -141,7 +141,7 @@ fn context(token: Token) -> *mut libc::c_void {
 struct Foundation {
     _domain: Rc<ProtectionDomain>,
     _queue: Rc<CompletionQueue>,
-    _shared: Option<Rc<SharedReceives>>,
+    _shared: Option<Rc<SharedReceivePool>>,
 }
 
 /// An identifier of the connection manager, and its queue pair if it has one.
@@ -262,7 +262,7 @@ impl CmId {
         &mut self,
         domain: &Rc<ProtectionDomain>,
         queue: &Rc<CompletionQueue>,
-        shared: Option<&Rc<SharedReceives>>,
+        shared: Option<&Rc<SharedReceivePool>>,
         cap: sys::ibv_qp_cap,
     ) -> io::Result<sys::ibv_qp_cap> {
         let mut attributes = init_attributes(queue, cap);

@@ -6,7 +6,7 @@ use std::ptr::{self, NonNull};
 use stag_rdma_core_sys as sys;
 use stag_wire::rpcrdma::VERSION;
 
-use super::device::Domain;
+use super::domain::Domain;
 use super::objects::MemoryRegion;
 use super::work::WorkId;
 use crate::plain::PLAIN_LEN;

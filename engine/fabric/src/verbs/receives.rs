@@ -24,7 +24,7 @@ use std::rc::Rc;
 
 use stag_memory::Buf;
 
-use super::device::Domain;
+use super::domain::Domain;
 use super::objects::SharedReceiveQueue;
 use super::work::{Batch, Receive, SHARED_SLOT, WorkId};
 use crate::scatter::{ReceiveTargets, ScatterQueue, ScatteredReceive};
@@ -61,7 +61,7 @@ pub(super) struct ReceiveQueue {
     #[expect(clippy::vec_box, reason = "what is in a box stays where it is when it moves to `posted`")]
     spare: Vec<Box<OwnReceive>>,
     /// Instead, the Receives that it shares, and the ids of those that it posted.
-    shared: Option<Rc<SharedReceives>>,
+    shared: Option<Rc<SharedReceivePool>>,
     reserved: VecDeque<u64>,
     /// Where all of them are scattered, what is behind the buffers in `posted`.
     scatter: Option<Box<ScatterQueue>>,
@@ -83,7 +83,7 @@ impl ReceiveQueue {
             + receives * capacity.receive_targets as usize * size_of::<usize>()
     }
 
-    pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceives>>) -> ReceiveQueue {
+    pub(super) fn new(capacity: &QueuePairCapacity, shared: Option<Rc<SharedReceivePool>>) -> ReceiveQueue {
         let count = capacity.receives as usize;
         let (own, reserved) = if shared.is_some() { (0, count) } else { (count, 0) };
         let empty = || Box::new(OwnReceive { id: 0, buf: None, arena: 0, request: Receive::default() });
@@ -102,7 +102,7 @@ impl ReceiveQueue {
 
     /// The shared Receives that its queue pair takes part in.
     #[inline]
-    pub(super) fn shared(&self) -> Option<&Rc<SharedReceives>> {
+    pub(super) fn shared(&self) -> Option<&Rc<SharedReceivePool>> {
         self.shared.as_ref()
     }
 
@@ -293,7 +293,7 @@ impl ReceiveQueue {
 
 /// Receives that queue pairs share, and their buffers. Whatever is made to take part holds an `Rc` of it, so the queue goes
 /// after its last queue pair, and the buffers, by the order of the fields, after the queue.
-pub(super) struct SharedReceives {
+pub(super) struct SharedReceivePool {
     queue: SharedReceiveQueue,
     state: RefCell<State>,
     domain: Rc<Domain>,
@@ -312,9 +312,9 @@ struct State {
     users: Vec<(u32, u32)>,
 }
 
-impl SharedReceives {
+impl SharedReceivePool {
     /// Room for `count` Receives of `len` octets.
-    pub(super) fn new(domain: &Rc<Domain>, count: u32, len: u32) -> io::Result<SharedReceives> {
+    pub(super) fn new(domain: &Rc<Domain>, count: u32, len: u32) -> io::Result<SharedReceivePool> {
         let queue = SharedReceiveQueue::new(&domain.domain, count)?;
         let state = State {
             posted: (0..count).map(|_| None).collect(),
@@ -322,7 +322,7 @@ impl SharedReceives {
             left_over: 0,
             users: Vec::new(),
         };
-        Ok(SharedReceives { queue, state: RefCell::new(state), domain: Rc::clone(domain), len, count })
+        Ok(SharedReceivePool { queue, state: RefCell::new(state), domain: Rc::clone(domain), len, count })
     }
 
     pub(super) fn queue(&self) -> &SharedReceiveQueue {

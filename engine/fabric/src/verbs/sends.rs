@@ -22,7 +22,7 @@ use std::io;
 use stag_memory::{Buf, Shared};
 use stag_rdma_core_sys as sys;
 
-use super::device::Domain;
+use super::domain::Domain;
 use super::exposure::{Exposures, remote_access};
 use super::objects::MemoryRegion;
 use super::plain::PlainBuffers;

@@ -8,7 +8,7 @@ use stag_wire::rdmap::{Opcode, queue};
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, emit_plain};
 
 use super::super::crc::{Crc, crc32c};
-use super::gather::Scratch;
+use super::gather::{BUILT_PIECES_MAX, Scratch};
 use crate::{
     GATHERED_LEN_MAX, GATHERED_PIECES_MAX, GatheredPieces, Handle, PLAIN_LEN_MAX, RemoteSegment,
     WHOLE_LEN_MAX,
@@ -28,8 +28,6 @@ const MESSAGE_AT: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN;
 /// Octets that are built of an FPDU at most, if the rest of it lies elsewhere.
 const GATHERED_FPDU_LEN_MAX: usize =
     mpa::fpdu_len(ddp::UNTAGGED_LEN + GATHERED_LEN_MAX) + mpa::TRAILER_LEN_MAX;
-/// Pieces of memory among the FPDUs.
-pub(super) const PIECES_MAX: usize = 48;
 /// Octets of them together, before what is built leaves: a peer that takes nothing holds so much of a store's memory, and one piece.
 const PIECES_LEN_MAX: usize = 128 * 1024;
 /// Octets of an RDMA Write's FPDU before its data.
@@ -66,13 +64,13 @@ impl Built {
             at: 0,
             count: 0,
             room_min: if gathers { GATHERED_FPDU_LEN_MAX } else { FPDU_LEN_MAX },
-            pieces: Vec::with_capacity(PIECES_MAX),
+            pieces: Vec::with_capacity(BUILT_PIECES_MAX),
             pieces_len: 0,
         }
     }
 
     /// Octets of heap of one.
-    pub(super) const FOOTPRINT: usize = BUILT_LEN + PIECES_MAX * size_of::<(usize, Shared)>();
+    pub(super) const FOOTPRINT: usize = BUILT_LEN + BUILT_PIECES_MAX * size_of::<(usize, Shared)>();
 
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
@@ -95,7 +93,7 @@ impl Built {
     #[inline]
     pub(super) fn has_room_to_gather(&self) -> bool {
         self.has_room()
-            && self.pieces.len() + GATHERED_PIECES_MAX <= PIECES_MAX
+            && self.pieces.len() + GATHERED_PIECES_MAX <= BUILT_PIECES_MAX
             && self.pieces_len < PIECES_LEN_MAX
     }
 
@@ -103,7 +101,7 @@ impl Built {
     #[inline]
     pub(super) fn has_room_for_whole(&self) -> bool {
         self.octets.len() - self.len >= WHOLE_ROOM
-            && self.pieces.len() < PIECES_MAX
+            && self.pieces.len() < BUILT_PIECES_MAX
             && self.pieces_len < PIECES_LEN_MAX
     }
 

@@ -2,9 +2,16 @@
 
 use std::slice;
 
-use stag_wire::mpa;
+use stag_wire::{ddp, mpa, rdmap};
 
-use super::{COPY_MAX, FPDUS_MAX, HEAD_LEN_MAX};
+/// FPDUs made before they are given to the socket.
+pub(super) const FPDUS_MAX: usize = 64;
+/// Payloads up to this are copied beside their headers: cheaper than a piece of their own.
+const COPY_MAX: usize = 1024;
+/// The longest header: ULPDU_Length, an untagged header, a Read Request.
+pub(super) const HEAD_LEN_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN;
+/// Pieces of memory among the FPDUs that are built whole.
+pub(super) const BUILT_PIECES_MAX: usize = 48;
 
 /// What is done when an FPDU has gone out.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,7 +52,7 @@ pub(in super::super) struct Scratch {
 
 /// Each FPDU makes three pieces at most, of which two merge with their neighbours; what was built is one more, and two for each
 /// piece of memory in it.
-const PIECES_MAX: usize = 2 * FPDUS_MAX + 3 + 2 * super::built::PIECES_MAX;
+const PIECES_MAX: usize = 2 * FPDUS_MAX + 3 + 2 * BUILT_PIECES_MAX;
 const SCRATCH_LEN: usize = FPDUS_MAX * (HEAD_LEN_MAX + COPY_MAX + mpa::TRAILER_LEN_MAX);
 
 impl Scratch {

@@ -20,27 +20,22 @@ use stag_wire::mpa;
 use stag_wire::rdmap::{self, Opcode, queue};
 use stag_wire::rpcrdma::HEADER_LEN_MIN;
 
-use super::connection::Terms;
 use super::counters::IwarpCounters;
 use super::crc::Crc;
 use super::cuts::Cuts;
 use super::socket::{Moved, Socket};
+use super::terms::Terms;
 use crate::{
     Completed, GATHERED_DATA_LEN_MAX, GATHERED_LEN_MAX, GatheredPieces, Handle, MemoryInReach, PLAIN_LEN_MAX,
     QueuePairCapacity, ReadPart, RemoteSegment, WHOLE_LEN_MAX,
 };
 use built::Built;
-use gather::{Ends, Fpdu};
-use reads::sink_stag;
+use gather::{Ends, FPDUS_MAX, Fpdu, HEAD_LEN_MAX};
 
 pub(super) use gather::Scratch;
 
-/// FPDUs made before they are given to the socket.
-const FPDUS_MAX: usize = 64;
 /// Octets made into FPDUs before they are given to the socket: what has gone through the CRC is still in the cache then.
 const OCTETS_MAX: usize = 256 * 1024;
-/// Payloads up to this are copied beside their headers: cheaper than a piece of their own.
-const COPY_MAX: usize = 1024;
 /// System calls for one queue pair before the next one gets its turn.
 const CALLS_MAX: u32 = 32;
 /// Read parts that may wait, beyond one for each request.
@@ -48,10 +43,15 @@ const PARTS_EXTRA: usize = 4 * crate::READ_PARTS_MAX;
 /// Read Requests at once, of either side, that a price is made for: the default of
 /// [`IwarpConfig`](super::IwarpConfig).
 const READS_MAX: usize = super::config::READS_DEFAULT as usize;
-/// The longest header: ULPDU_Length, an untagged header, a Read Request.
-const HEAD_LEN_MAX: usize = mpa::LENGTH_LEN + ddp::UNTAGGED_LEN + rdmap::READ_REQUEST_LEN;
 /// The STag of messages of no octets, which peers do not check (siw-10, siw-16).
 const NO_STAG: u32 = 1;
+
+/// The STag under which the Response to a Read Request comes. Good for that alone: only the oldest request is answered, and
+/// Writes find no such STag (theirs have the top bit).
+#[inline]
+fn sink_stag(msn: u32) -> u32 {
+    msn & !(1 << 31)
+}
 
 /// What a request is, and what it holds meanwhile.
 pub(super) enum Payload {

@@ -4,14 +4,7 @@ use stag_wire::ddp::{self, Tagged, Untagged};
 use stag_wire::rdmap::queue;
 
 use super::super::fault::Access;
-use super::{Payload, Tx, Work};
-
-/// The STag under which the Response to a Read Request comes. Good for that alone: only the oldest request is answered, and
-/// Writes find no such STag (theirs have the top bit).
-#[inline]
-pub(super) fn sink_stag(msn: u32) -> u32 {
-    msn & !(1 << 31)
-}
+use super::{Payload, Tx, Work, sink_stag};
 
 impl Tx {
     /// Checks a segment of a Read Response against the oldest request (5040-b, siw-17).
