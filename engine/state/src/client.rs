@@ -18,9 +18,7 @@ use crate::session::{ChannelLimits, Session, SessionBusy, SessionHolder, Session
 use crate::stages::{Change, may_change};
 use crate::{HostSite, has_share, price};
 
-/// Names a client: the server's start, and a number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ClientId(pub u64);
+pub use crate::host::ClientId;
 
 /// Who sends: a number that the caller gives each principal, the same for the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

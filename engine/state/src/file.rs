@@ -3,9 +3,12 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use super::spare::SpareOwners;
+use super::spare::{SPARE_MAX, SpareOwners};
 use super::{HostSite, LockRequest, Owner, Range};
 use crate::open::ShareModes;
+
+/// A file that is kept without locks has room for no more of them.
+const FILE_LOCKS_MAX: usize = 16;
 
 /// A lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -199,6 +202,32 @@ impl<W> File<W> {
         for &(range, exclusive) in come {
             let place = self.held.partition_point(|held| held.range.first() < range.first());
             self.held.insert(place, Held { owner: owner.clone(), range, exclusive });
+        }
+    }
+}
+
+/// Files whose last lock is gone, kept for the next one: who locks and unlocks in turn allocates nothing.
+#[derive(Debug)]
+pub(super) struct SpareFiles<W>(Vec<File<W>>);
+
+impl<W> Default for SpareFiles<W> {
+    fn default() -> SpareFiles<W> {
+        SpareFiles(Vec::new())
+    }
+}
+
+impl<W> SpareFiles<W> {
+    /// A file that is empty.
+    pub(super) fn take(&mut self) -> File<W> {
+        self.0.pop().unwrap_or_default()
+    }
+
+    /// Keeps an empty file, unless it is large.
+    pub(super) fn keep(&mut self, file: File<W>) {
+        debug_assert!(file.is_empty(), "nothing is lost with it");
+        let capacities = [file.held.capacity(), file.waiting.capacity(), file.shares.capacity()];
+        if self.0.len() < SPARE_MAX && capacities[0] <= FILE_LOCKS_MAX && capacities[1..] == [0; 2] {
+            self.0.push(file);
         }
     }
 }

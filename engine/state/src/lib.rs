@@ -36,6 +36,7 @@ pub mod back;
 pub mod client;
 mod file;
 pub mod grace;
+mod host;
 pub mod lease;
 pub mod open;
 mod price;
@@ -49,70 +50,14 @@ mod sync;
 pub mod trunking;
 
 use std::collections::{HashMap, VecDeque};
-use std::rc::Rc;
 
-use file::{File, Share};
+use file::{File, Share, SpareFiles};
 pub use file::{Held, LockedSegment, Waiting};
+pub use host::{FileKey, HostId, HostNumber, HostSite, LockRequest, Owner, has_share};
 pub use range::Range;
-use spare::{SPARE_LEN, SpareFiles, SpareOwners};
+use spare::{SPARE_LEN, SpareOwners};
 
-use client::ClientId;
 use open::ShareModes;
-use stag_vfs::ObjectId;
-
-/// A file, whichever export it was reached by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileKey {
-    /// The file system of this machine ([`StoreProfile::volume`](stag_vfs::StoreProfile::volume)), not that of an export.
-    pub volume: u64,
-    /// The file.
-    pub object: ObjectId,
-}
-
-/// A client host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct HostId {
-    /// Which.
-    pub number: HostNumber,
-    /// Where it is.
-    pub site: HostSite,
-}
-
-impl HostId {
-    /// The client of NFS version 4 that it is, if it is one.
-    #[must_use]
-    pub const fn client(&self) -> Option<ClientId> {
-        match self.number {
-            HostNumber::Client(client) => Some(client),
-            HostNumber::Nlm(_) => None,
-        }
-    }
-}
-
-/// Names a host. Each protocol has names of its own, and all of them lock the same files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum HostNumber {
-    /// A host of NLM: a small number, given out by who knows the hosts.
-    Nlm(u32),
-    /// A client of NFS version 4.
-    Client(ClientId),
-}
-
-/// Where hosts are, in a way that they cannot make up: an address. What the number means is the business of who knows the
-/// hosts; it is the same for those that share limits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct HostSite(pub u128);
-
-/// A process of a host, or a lock owner of a client of NFS version 4.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Owner {
-    /// Its host.
-    pub host: HostId,
-    /// What tells it apart from other processes; 0 for a lock owner of version 4.
-    pub svid: u32,
-    /// What tells it apart besides.
-    pub handle: Box<[u8]>,
-}
 
 /// How many locks there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,33 +148,6 @@ pub struct Granted<W> {
     pub request: Waiting<W>,
 }
 
-/// Whose lock, and where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LockRequest<'a> {
-    /// The file.
-    pub file: FileKey,
-    /// The host that asks.
-    pub host: HostId,
-    /// The process of the host.
-    pub svid: u32,
-    /// The process of the host, again.
-    pub handle: &'a [u8],
-    /// Where.
-    pub range: Range,
-    /// Whether it is to exclude shared locks too.
-    pub exclusive: bool,
-}
-
-impl LockRequest<'_> {
-    fn is_by(&self, owner: &Owner) -> bool {
-        self.host == owner.host && self.svid == owner.svid && *self.handle == *owner.handle
-    }
-
-    fn owner(&self) -> Rc<Owner> {
-        Rc::new(Owner { host: self.host, svid: self.svid, handle: self.handle.into() })
-    }
-}
-
 /// What there is, in all or of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
@@ -246,12 +164,6 @@ struct SiteAccount {
     handle_octets: u64,
     /// Hosts that have something.
     hosts: u32,
-}
-
-/// Whether an owner of `own` of `all` may have `growth` more: there is room, and as much is still free as it has afterwards.
-pub const fn has_share(own: u64, all: u64, growth: u64, max: u64) -> bool {
-    let free = max.saturating_sub(all);
-    growth <= free && own + growth <= free
 }
 
 /// All locks. `W` is returned with a lock that was waited for.
