@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, getxattr, removexattr, setxattr};
 use rustix::io::Errno;
-use stag_vfs::{Acl, AclEntry, ENTRIES_MAX, FsError, INVALID_ID, kind as entry_kind};
+use stag_vfs::{Acl, AclEntry, ENTRIES_MAX, FsError, INVALID_ID, Timestamp, kind as entry_kind};
 
 use super::object::status;
 
@@ -137,6 +137,22 @@ fn decode(octets: &[u8]) -> Result<Acl, Errno> {
     });
     // A FUSE server may say anything.
     Acl::from_entries(entries).map_err(|_| Errno::IO)
+}
+
+/// What is known of a node's access control list.
+#[derive(Clone, Copy, Default)]
+pub(super) struct KnownAcl {
+    /// It had none, and was last changed at this time.
+    pub(super) absent_since: Option<Timestamp>,
+    /// The kernel has its lists in memory, as long as the node is open.
+    pub(super) is_in_memory: bool,
+}
+
+impl KnownAcl {
+    /// The node is closed.
+    pub(super) fn forget_memory(&mut self) {
+        self.is_in_memory = false;
+    }
 }
 
 #[cfg(test)]

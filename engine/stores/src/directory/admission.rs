@@ -11,8 +11,8 @@ use stag_memory::Shared;
 use stag_vfs::{Acl, FsError, ObjectId, ReadDone, Stability, UserIdentity, WriteData, WriteDone, policy};
 
 use super::DirectoryStore;
-use super::kernel::File;
 use super::object::{Stat, status};
+use super::opened::File;
 use super::seen::Seen;
 use super::transfer::Asked;
 use super::tree::Tree;

@@ -4,103 +4,21 @@
 
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use rustix::fs::{
-    AtFlags, FallocateFlags, OFlags, RenameFlags, fallocate, ftruncate, renameat, renameat_with, unlinkat,
+    AtFlags, FallocateFlags, RenameFlags, fallocate, ftruncate, renameat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
-use stag_disk::system::{self, FileUser, FileUsers};
-use stag_disk::{ClosingBin, DiskFile};
-use stag_vfs::{
-    Acl, FsError, GROUPS_MAX, ObjectId, ObjectKind, ObjectStat, SetLists, SpaceChange, Update, UserIdentity,
-};
+use stag_disk::ClosingBin;
+use stag_disk::system::{self};
+use stag_vfs::{Acl, FsError, ObjectId, ObjectKind, ObjectStat, SetLists, SpaceChange, Update, UserIdentity};
 
 use super::acl::{AclKind, acl_status, read_acl, write_acl};
-use super::kernel::{File, Identified, Reopen};
+use super::actor::{Actor, MadeObject, SyncTarget};
 use super::making::{Make, change_owner, set_times};
-use super::object::{self, Stat, link_open, name_status, open_again, open_with, status};
-
-/// As whom system calls are made.
-#[derive(Clone)]
-pub(super) struct Actor {
-    /// How to act as anybody; `None`: we are ourselves for everybody.
-    users: Option<Arc<FileUsers>>,
-    /// Whether the calling thread may become another user.
-    is_helper: bool,
-}
-
-impl Actor {
-    /// For the reactor.
-    pub(super) fn new(users: Option<FileUsers>) -> Actor {
-        Actor { users: users.map(Arc::new), is_helper: false }
-    }
-
-    /// The same, for a helper.
-    pub(super) fn helper(&self) -> Actor {
-        Actor { is_helper: true, ..self.clone() }
-    }
-
-    /// Whether it may be anybody.
-    pub(super) fn is_anybody(&self) -> bool {
-        self.users.is_some()
-    }
-
-    /// Does `act` as `caller`, whom the kernel then refuses what it may not do; and if `caller` is the superuser, as
-    /// the superuser for `owner`, whose is what it makes. A server that is not root is itself for everybody.
-    pub(super) fn act_as<T: Send>(
-        &self,
-        caller: &UserIdentity,
-        owner: Option<&UserIdentity>,
-        act: impl FnOnce() -> Result<T, Errno> + Send,
-    ) -> Result<T, Errno> {
-        let Some(users) = &self.users else { return act() };
-        let UserIdentity { uid, gid, .. } = *owner.unwrap_or(caller);
-        if !caller.is_root() {
-            // With a group of its own choice it still belongs to its first one.
-            let groups: ArrayVec<u32, { GROUPS_MAX + 1 }> =
-                caller.groups().iter().copied().chain([caller.gid]).collect();
-            return self.run(users, &FileUser { uid, gid, groups: &groups, privileged: false }, act);
-        }
-        if owner.is_none() || (uid, gid) == (0, 0) {
-            return act();
-        }
-        self.run(users, &FileUser { uid, gid, groups: &[], privileged: true }, act)
-    }
-
-    fn run<T: Send>(
-        &self,
-        users: &FileUsers,
-        user: &FileUser<'_>,
-        act: impl FnOnce() -> Result<T, Errno> + Send,
-    ) -> Result<T, Errno> {
-        if self.is_helper { users.run_here(user, act) } else { users.run(user, act) }
-    }
-}
-
-/// What has to be on stable storage after a change: an object, and a descriptor of it. That is found before the change, because
-/// afterwards it would be too late to fail. `None`: it cannot be synced by itself, or need not be.
-pub(super) type SyncTarget = Option<(ObjectId, File)>;
-
-/// Opens an object to sync it; `None`: it cannot be synced.
-pub(super) fn open_to_sync(
-    looked: &File,
-    how: Reopen,
-    bin: Option<&ClosingBin>,
-) -> Result<Option<File>, FsError> {
-    let opened = match how {
-        Reopen::Directory => open_with(looked.as_fd(), b".", OFlags::RDONLY.union(OFlags::DIRECTORY)),
-        Reopen::Read => open_again(looked.as_fd(), OFlags::RDONLY),
-        Reopen::Write => open_again(looked.as_fd(), OFlags::RDWR),
-    };
-    match opened {
-        Ok(opened) => Ok(Some(Arc::new(DiskFile::new(opened, bin.cloned())))),
-        // Not for us to open. See the module.
-        Err(Errno::INVAL | Errno::ACCESS | Errno::PERM) => Ok(None),
-        Err(error) => Err(status(error)),
-    }
-}
+use super::object::{self, Stat, link_open, name_status, status};
+use super::opened::File;
 
 /// A change to make.
 pub(super) enum Change {
@@ -120,13 +38,6 @@ pub(super) struct Outcome {
     pub(super) targets: ArrayVec<(ObjectId, File), 2>,
     /// What objects are after it, as far as that was asked for.
     pub(super) after: Vec<(ObjectId, Option<Stat>)>,
-}
-
-/// An object that was made, open to be looked at; a file, to be read and written.
-pub(super) struct MadeObject {
-    pub(super) identified: Identified,
-    /// Its own descriptor for reading, if it is no file and has to be synced.
-    pub(super) opened: Option<File>,
 }
 
 /// To remove a name.

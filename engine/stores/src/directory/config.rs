@@ -6,8 +6,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use stag_disk::system;
 
-use super::kernel::MayWait;
 use super::object;
+use super::opened::MayWait;
 use super::verifier::WriteVerifier;
 
 /// What store to make.

@@ -6,14 +6,38 @@ use std::os::fd::RawFd;
 use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use stag_disk::Helpers;
-use stag_vfs::{Finished, FsError, ObjectId};
+use stag_vfs::{Finished, FsError, ObjectId, ObjectKind, ObjectStat};
 
 use super::changes::{Change, Outcome};
 use super::kernel::{Answer, Answers, Kernel, Question};
 use super::locks::{LockOutcome, LockWork};
 use super::search::Walk;
-use super::steps::Note;
 use super::transfer::Asked;
+
+/// A name in a directory, of a change that is under way.
+pub(super) type OwnedName = (ObjectId, Box<[u8]>);
+
+/// What to note when a change is made.
+pub(super) enum Note {
+    Made(OwnedName),
+    Removed(OwnedName, Gone),
+    Renamed { from: OwnedName, to: OwnedName, moved: (ObjectId, ObjectKind), replaced: Option<Gone> },
+    Linked(OwnedName, (ObjectId, ObjectKind)),
+    Set,
+}
+
+/// An object that lost a name.
+pub(super) struct Gone {
+    pub(super) fileid: u64,
+    pub(super) was_last: bool,
+}
+
+impl Gone {
+    pub(super) fn of(seen: &ObjectStat) -> Gone {
+        let was_last = seen.kind == ObjectKind::Directory || seen.nlink <= 1;
+        Gone { fileid: seen.object.fileid, was_last }
+    }
+}
 
 /// Objects that a change touches: at most two directories, what is moved there, and what that replaces.
 pub(super) type Touched = ArrayVec<ObjectId, 4>;
@@ -258,9 +282,9 @@ impl Errands {
 /// The job of a change.
 pub(super) fn change_job(
     change: Change,
-    actor: super::changes::Actor,
+    actor: super::actor::Actor,
     kernel: &Kernel,
-    looks: Vec<(ObjectId, super::kernel::File)>,
+    looks: Vec<(ObjectId, super::opened::File)>,
 ) -> impl FnOnce() -> Done + Send + 'static {
     let bin = kernel.bin();
     move || Done::Changed(Box::new(change.run(&actor, bin.as_ref(), &looks)))

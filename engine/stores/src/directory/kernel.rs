@@ -22,17 +22,15 @@ use std::sync::Arc;
 use rustix::fs::{OFlags, SeekFrom, fstatvfs, readlinkat_raw};
 use rustix::io::Errno;
 use stag_disk::{ClosingBin, DiskFile, HelperLimits, Helpers, system};
-use stag_vfs::{Acl, ExtentKind, FsError, LINK_SPACE, ObjectId, ObjectKind, OctetLock, Usage};
+use stag_vfs::{Acl, ExtentKind, FsError, LINK_SPACE, ObjectId, OctetLock, Usage};
 
 use super::acl::{AclKind, read_acl};
-use super::listing::{self, Chunk};
+use super::chunk::{Chunk, read_chunk};
 use super::locate::{self, Located};
 use super::locks;
-use super::object::{self, Naming, Place, Stat, object_id, open_again, open_cached, open_name, open_with};
+use super::object::{self, Stat, open_again, open_cached, open_with};
+use super::opened::{File, Identified, Marks, MayWait, Reopen, identified, identify};
 use super::owned::open_as_owner;
-
-/// An open file or directory, for the reactor and its helpers.
-pub(super) type File = Arc<DiskFile>;
 
 /// Threads of one store that wait at once.
 const THREADS_MAX: usize = 64;
@@ -42,61 +40,6 @@ const JOBS_MAX: usize = 2048;
 
 /// Answers that one operation may need. More need not be kept: a file system that changes as fast as it is read.
 const ANSWERS_MAX: usize = 512;
-
-/// What may wait in a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MayWait {
-    /// All is in memory.
-    Nothing,
-    /// What is not in this machine's memory.
-    Device,
-    /// Everything: another machine or another process answers.
-    Everything,
-}
-
-/// File systems whose attributes are in this machine's memory once an object is open: ext2 to ext4, XFS, Btrfs, F2FS, bcachefs, and
-/// tmpfs and ramfs, which may have been swapped out.
-const LOCAL: [u64; 7] =
-    [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0xca45_1a4e, 0x0102_1994, 0x8584_58f6];
-
-/// What may wait in the file system of `root`.
-pub(super) fn may_wait(root: impl AsFd) -> MayWait {
-    if system::is_in_memory(root.as_fd()) {
-        return MayWait::Nothing;
-    }
-    // The kernel's numbers have 32 bits, whatever the width of their type.
-    let is_local =
-        rustix::fs::fstatfs(root).is_ok_and(|found| LOCAL.contains(&(found.f_type as u64 & 0xffff_ffff)));
-    if is_local { MayWait::Device } else { MayWait::Everything }
-}
-
-/// Whether a file system is of a kind that may be in memory, or swapped out.
-pub(super) fn is_memory_kind(root: impl AsFd) -> bool {
-    rustix::fs::fstatfs(root).is_ok_and(|found| LOCAL[5..].contains(&(found.f_type as u64 & 0xffff_ffff)))
-}
-
-/// What an object is that a name was seen to lead to, open to be looked at.
-#[derive(Clone, Debug)]
-pub(super) struct Identified {
-    pub(super) file: File,
-    pub(super) id: ObjectId,
-    pub(super) found: Stat,
-}
-
-/// What helps to tell objects apart.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Marks {
-    pub(super) place: Place,
-    pub(super) naming: Naming,
-}
-
-/// How to open again what is open to be looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reopen {
-    Directory,
-    Read,
-    Write,
-}
 
 /// Something that is asked of the kernel.
 #[derive(Clone)]
@@ -477,8 +420,9 @@ impl Question {
             What::Identify => identify(at, &self.name, marks, bin.cloned()).map(Answer::Identified),
             What::Reopen(how) => reopen(at, how, self.aside.as_ref(), marks)
                 .map(|opened| Answer::File(Arc::new(DiskFile::new(opened, bin.cloned())))),
-            What::List { attributes } => listing::read_chunk(at, self.number, attributes, marks)
-                .map(|chunk| Answer::Chunk(Arc::new(chunk))),
+            What::List { attributes } => {
+                read_chunk(at, self.number, attributes, marks).map(|chunk| Answer::Chunk(Arc::new(chunk)))
+            }
             What::Link => {
                 let mut space = [0; LINK_SPACE];
                 read_link(at, &mut space).map(|len| Answer::Link(space[..len].into()))
@@ -522,26 +466,6 @@ impl Question {
         let generation = self.name.first_chunk().map(|octets| u64::from_le_bytes(*octets))?;
         Some(ObjectId { fileid: self.number, generation })
     }
-}
-
-/// Opens a name to be looked at, and says what it is.
-pub(super) fn identify(
-    directory: impl AsFd,
-    name: &[u8],
-    marks: &Marks,
-    bin: Option<ClosingBin>,
-) -> Result<Identified, Errno> {
-    identified(open_name(directory.as_fd(), name)?, marks, bin)
-}
-
-fn identified(opened: OwnedFd, marks: &Marks, bin: Option<ClosingBin>) -> Result<Identified, Errno> {
-    let file = DiskFile::new(opened, bin);
-    let found = object::stat(&file)?;
-    if found.place() != marks.place {
-        return Err(Errno::XDEV);
-    }
-    let id = object_id(file.as_fd(), c"", &found, marks.naming)?;
-    Ok(Identified { file: Arc::new(file), id, found })
 }
 
 /// Opens again what is open to be looked at.
@@ -613,16 +537,6 @@ fn usage(root: &File) -> Usage {
         files_total: found.f_files,
         files_free: found.f_favail,
     })
-}
-
-/// What was seen of an object, as the way to open it again.
-pub(super) fn reopen_as(kind: ObjectKind, writable: bool) -> Result<Reopen, Errno> {
-    match kind {
-        ObjectKind::Directory => Ok(Reopen::Directory),
-        ObjectKind::Regular if writable => Ok(Reopen::Write),
-        ObjectKind::Regular => Ok(Reopen::Read),
-        _ => Err(Errno::INVAL),
-    }
 }
 
 /// What a step tells if a question of it cannot be put to a helper.

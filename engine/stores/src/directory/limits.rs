@@ -8,7 +8,8 @@ use rustix::process::{Resource, getrlimit};
 use stag_disk::{DiskFile, system};
 use stag_vfs::{NAME_LEN_MAX, PATH_LEN_MAX, StoreLimits};
 
-use super::FILE_LEN_MAX;
+/// The largest file, in bytes: what a kernel's offset can say.
+pub(super) const FILE_LEN_MAX: u64 = i64::MAX as u64;
 
 /// Hard links where the file system does not say how many.
 const LINKS_MAX: u32 = 65_000;

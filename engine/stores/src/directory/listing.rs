@@ -1,37 +1,19 @@
 //! Listing a directory, by the kernel's own cookies: they stay good while entries come and go, and after a restart.
 
-use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 
-use rustix::fs::{OFlags, RawDir, SeekFrom, seek};
+use rustix::fs::{RawDir, SeekFrom, seek};
 use rustix::io::Errno;
 use stag_vfs::{FsError, ListStart, Listed, ObjectId};
 
-use super::kernel::{File, Marks};
-use super::object::{Stat, object_id, open_with, stat, stat_at, status};
-use super::tree::{Index, ROOT, Tree};
+use super::chunk::Entry;
+use super::index::{Index, ROOT};
+use super::object::{stat, stat_at, status};
+use super::tree::Tree;
 
 /// Octets of entries that the kernel gives at a time.
 const CHUNK_LEN: usize = 4 << 10;
-
-/// The same for a helper: not much more than what a client asks for.
-const ASKED_CHUNK_LEN: usize = 8 << 10;
-
-/// Some entries of a directory, one after the other.
-pub(super) struct Chunk {
-    entries: Vec<Entry>,
-    /// Whether the last entry of the directory is among them.
-    is_last: bool,
-}
-
-struct Entry {
-    name: Box<[u8]>,
-    fileid: u64,
-    cookie: u64,
-    /// What it is, if that was asked for, and it is of this file system. An object's name is its own only if it is not `.` or `..`.
-    found: Option<(ObjectId, Stat)>,
-}
 
 /// Shows the entries after a cookie; see [`stag_vfs::Store::list`].
 pub(super) fn list(
@@ -141,47 +123,4 @@ fn list_by_chunks(
             return Ok(true);
         }
     }
-}
-
-/// Reads entries after a cookie. [`Errno::INVAL`]: there is no such cookie.
-pub(super) fn read_chunk(
-    looked: &File,
-    cookie: u64,
-    attributes: bool,
-    marks: &Marks,
-) -> Result<Chunk, Errno> {
-    // A descriptor has one place, so this is one of its own.
-    let file = open_with(looked.as_fd(), b".", OFlags::RDONLY.union(OFlags::DIRECTORY))?;
-    seek(&file, SeekFrom::Start(cookie)).map_err(|_| Errno::INVAL)?;
-    let mut space = [MaybeUninit::uninit(); ASKED_CHUNK_LEN];
-    let mut read = RawDir::new(&file, &mut space);
-    let mut chunk = Chunk { entries: Vec::new(), is_last: false };
-    loop {
-        let Some(entry) = read.next() else {
-            chunk.is_last = true;
-            return Ok(chunk);
-        };
-        let entry = entry?;
-        let (name, fileid) = (entry.file_name(), entry.ino());
-        let found = if attributes { glance(&file, name, marks).ok() } else { None };
-        chunk.entries.push(Entry {
-            name: name.to_bytes().into(),
-            fileid,
-            cookie: entry.next_entry_cookie(),
-            found,
-        });
-        if read.is_buffer_empty() {
-            return Ok(chunk);
-        }
-    }
-}
-
-/// What a name is.
-fn glance(directory: impl AsFd, name: &CStr, marks: &Marks) -> Result<(ObjectId, Stat), Errno> {
-    let found = stat_at(directory.as_fd(), name)?;
-    if found.place() != marks.place {
-        return Err(Errno::XDEV);
-    }
-    let id = object_id(directory.as_fd(), name, &found, marks.naming)?;
-    Ok((id, found))
 }

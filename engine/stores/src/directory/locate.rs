@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use stag_disk::{ClosingBin, DiskFile, system};
 use stag_vfs::{ObjectId, ObjectKind};
 
-use super::kernel::{File, Identified, Marks, identify};
 use super::object::{handles, stat};
+use super::opened::{File, Identified, Marks, identify};
 
 /// The longest way that is told: deeper objects are searched for.
 const WAY_MAX: usize = 128;

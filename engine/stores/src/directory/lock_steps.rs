@@ -5,9 +5,10 @@ use stag_vfs::{FsError, ObjectId, OctetLock, Progress, ReadStep};
 
 use super::DirectoryStore;
 use super::errands::Errand;
-use super::kernel::{File, REFUSED};
+use super::kernel::REFUSED;
 use super::locks::{LockJob, LockOutcome, lock_status};
 use super::object::status;
+use super::opened::File;
 use super::ticket::Work;
 
 impl DirectoryStore {

@@ -18,9 +18,9 @@ use rustix::io::Errno;
 use stag_disk::system::{DescriptionLock, find_lock, set_lock};
 use stag_vfs::{FsError, ObjectId, OctetLock};
 
-use super::NumberMap;
-use super::kernel::File;
+use super::index::NumberMap;
 use super::object::status;
+use super::opened::File;
 use super::segments::{LockKind, LockPiece, Segments};
 
 /// The most files that are locked at once.

@@ -17,9 +17,9 @@ use stag_vfs::{
 };
 
 use super::acl::{AclKind, acl_status, read_acl};
-use super::changes::{Actor, MadeObject, SyncTarget, open_to_sync};
-use super::kernel::{File, Identified, Marks, identify, reopen_as};
+use super::actor::{Actor, MadeObject, SyncTarget, open_to_sync};
 use super::object::{Stat, object_id, stat, stat_at, status};
+use super::opened::{File, Identified, Marks, identify, reopen_as};
 
 /// The bits of a mode that a umask or a default list may take.
 const PERMISSIONS: u32 = 0o777;

@@ -37,12 +37,16 @@
 //!   is done to a descriptor whose identity was checked, or by the kernel as the caller.
 
 mod acl;
+mod actor;
 mod admission;
 mod changes;
+mod chunk;
 mod config;
 mod errands;
 mod identity;
+mod index;
 mod kernel;
+mod last_seen;
 mod limits;
 mod listing;
 mod locate;
@@ -51,6 +55,7 @@ mod locks;
 mod making;
 mod name_index;
 mod object;
+mod opened;
 mod owned;
 mod recent;
 mod search;
@@ -68,7 +73,6 @@ mod writing;
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
@@ -87,30 +91,27 @@ use stag_vfs::{
     Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, policy,
 };
 
-use changes::Actor;
+use actor::Actor;
 pub use config::{DirectoryConfig, DirectoryError, stable_fsid};
 use errands::Errands;
 use identity::identity;
-pub use kernel::MayWait;
-use kernel::{Kernel, may_wait};
+use index::ROOT;
+use kernel::Kernel;
+use limits::FILE_LEN_MAX;
 use locks::LockedFiles;
 use object::{is_read_only, status};
+pub use opened::MayWait;
+use opened::may_wait;
 use seen::Seen;
 use surroundings::ExportPlace;
 pub use surroundings::{HandleWeakness, handle_weakness, has_stable_storage};
 use syncs::{Syncs, Target};
 use ticket::Work;
 use transfer::Transfers;
-use tree::{Limits, ROOT, Tree};
+use tree::{Limits, Tree};
 use unsynced::Unsynced;
 pub use verifier::WriteVerifier;
 use writing::Writing;
-
-/// What is kept by the numbers that the kernel gives objects. They are hashed by each Call, and clients cannot choose them.
-type NumberMap<K, V> = HashMap<K, V, foldhash::fast::RandomState>;
-
-/// The largest file, in bytes: what a kernel's offset can say.
-const FILE_LEN_MAX: u64 = i64::MAX as u64;
 
 /// How long it is believed that files are in memory.
 const MEMORY_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -239,7 +240,7 @@ impl DirectoryStore {
             limits,
             keeps_lists,
             memory_checked: None,
-            is_memory_kind: kernel::is_memory_kind(&*looked),
+            is_memory_kind: opened::is_memory_kind(&*looked),
             wake: None,
             sync: config.sync,
             changed: Vec::new(),

@@ -1,7 +1,7 @@
 //! Which node a name leads to, as far as that is remembered.
 
+use super::index::{Index, ROOT};
 use super::object::hash;
-use super::tree::{Index, ROOT};
 
 /// Names that are remembered at most.
 const NAMES_MAX: usize = 1 << 16;

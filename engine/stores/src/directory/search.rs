@@ -12,27 +12,25 @@ use std::time::Duration;
 
 use rustix::fs::{FileType as Kind, OFlags, RawDir};
 use rustix::io::Errno;
-use stag_vfs::{FsError, ObjectId};
+use stag_vfs::ObjectId;
 
-use super::kernel::File;
-use super::locate::Located;
-use super::object::{Place, open_with, stat, status};
-use super::tree::{Index, ROOT, Tree};
+use super::object::{Place, open_with, stat};
+use super::opened::File;
 
 /// Entries that a Call looks at by itself, before it tells its client to try again: some milliseconds.
-const ENTRIES_PER_CALL: usize = 8192;
+pub(super) const ENTRIES_PER_CALL: usize = 8192;
 /// Entries that one pass looks at.
-const ENTRIES_PER_PASS: usize = 1024;
+pub(super) const ENTRIES_PER_PASS: usize = 1024;
 /// What opening a directory counts for, in entries.
 const OPEN_COST: usize = 32;
 /// The deepest directory that is read. Each level has a descriptor open.
-const DEPTH_MAX: usize = 128;
+pub(super) const DEPTH_MAX: usize = 128;
 /// Octets of entries that are read at a time.
 const CHUNK_LEN: usize = 8 << 10;
 /// Objects that are searched for at once, and that are known to be nowhere.
-const WANTED_MAX: usize = 4096;
+pub(super) const WANTED_MAX: usize = 4096;
 /// How long an object that is nowhere in the export is not searched for again.
-const NOWHERE: Duration = Duration::from_secs(30);
+pub(super) const NOWHERE: Duration = Duration::from_secs(30);
 
 /// Entries that a helper looks at, before what it found is looked at.
 const ENTRIES_PER_JOB: usize = 64 << 10;
@@ -40,37 +38,38 @@ const ENTRIES_PER_JOB: usize = 64 << 10;
 /// What is under way, and what was found.
 pub(super) struct Search {
     /// `None` while a helper has it.
-    walk: Option<Walk>,
+    pub(super) walk: Option<Walk>,
     /// Walks that were begun; the last of them is under way if [`Search::is_busy`].
-    walks: u64,
-    passed_max: usize,
+    pub(super) walks: u64,
+    pub(super) passed_max: usize,
     /// What is searched for, and the walk after which it is nowhere if it is not found.
-    wanted: HashMap<ObjectId, u64>,
+    pub(super) wanted: HashMap<ObjectId, u64>,
     /// What is not in the export, and until when that is believed.
-    nowhere: HashMap<ObjectId, Duration>,
+    pub(super) nowhere: HashMap<ObjectId, Duration>,
     /// There will be no walk any more.
-    is_stopped: bool,
+    pub(super) is_stopped: bool,
 }
 
 /// A way through the whole tree.
 pub(super) struct Walk {
     /// The root, if the walk has not begun at it.
-    begins: Option<(u64, File)>,
+    pub(super) begins: Option<(u64, File)>,
     levels: Vec<Level>,
     /// Numbers that were passed: in which directory, under which name.
-    passed: HashMap<u64, Hint>,
+    pub(super) passed: HashMap<u64, Hint>,
     passed_max: usize,
     /// The numbers of those that this walk has to note, however full it is.
-    targets: HashSet<u64>,
+    pub(super) targets: HashSet<u64>,
     /// Why a part of the tree was not seen by the last walk: what was not found may be there.
-    missed: Option<Errno>,
+    pub(super) missed: Option<Errno>,
     /// What is in it of other file systems is not entered.
     place: Place,
 }
 
-struct Hint {
-    directory: u64,
-    name: Box<[u8]>,
+/// Where a number was passed.
+pub(super) struct Hint {
+    pub(super) directory: u64,
+    pub(super) name: Box<[u8]>,
 }
 
 /// A directory on the way from the root to where the walk is.
@@ -106,7 +105,7 @@ impl Search {
     }
 
     /// Whether a walk is under way.
-    fn is_under_way(&self) -> bool {
+    pub(super) fn is_under_way(&self) -> bool {
         self.walk.as_ref().is_none_or(Walk::is_under_way)
     }
 
@@ -127,7 +126,7 @@ impl Search {
     }
 
     /// What a helper had comes back; `None`: it was lost.
-    fn give_back(&mut self, walk: Option<Walk>, place: Place) {
+    pub(super) fn give_back(&mut self, walk: Option<Walk>, place: Place) {
         if self.is_stopped {
             return;
         }
@@ -135,164 +134,8 @@ impl Search {
     }
 }
 
-impl Tree {
-    /// Finds an object that is not where it was, or not known. [`FsError::Busy`]: not yet.
-    pub(super) fn recover(&mut self, id: ObjectId) -> Result<Index, FsError> {
-        // It is not known whether it has to be searched for.
-        if self.kernel().is_missing() {
-            return Err(FsError::Busy);
-        }
-        if let Some(found) = self.open_by_handle(id) {
-            return found;
-        }
-        if let Some(until) = self.search.nowhere.get(&id) {
-            if self.now < *until {
-                return Err(FsError::Stale);
-            }
-            self.search.nowhere.remove(&id);
-        }
-        if let Some(index) = self.follow_hints(id) {
-            self.search.wanted.remove(&id);
-            return Ok(index);
-        }
-        if self.kernel().is_missing() {
-            return Err(FsError::Busy);
-        }
-        let is_under_way = self.search.is_under_way();
-        match self.search.wanted.get(&id) {
-            Some(walk) if *walk < self.search.walks || *walk == self.search.walks && !is_under_way => {
-                return Err(self.give_up(id));
-            }
-            Some(_) => {}
-            None if self.search.wanted.len() == WANTED_MAX => return Err(FsError::Busy),
-            None => {
-                // What a walk under way has passed already, it may have missed.
-                let walk = self.search.walks + 1;
-                self.search.wanted.insert(id, walk);
-            }
-        }
-        if !is_under_way {
-            self.begin_walk();
-        }
-        if self.kernel().is_immediate() {
-            self.walk(ENTRIES_PER_CALL);
-        } else {
-            let (root, walk) = (self.path_fd(ROOT)?, self.search.walks);
-            if !self.kernel().has_searched(&root, walk) {
-                return Err(FsError::Busy);
-            }
-        }
-        if let Some(index) = self.follow_hints(id) {
-            self.search.wanted.remove(&id);
-            return Ok(index);
-        }
-        let walk = self.search.wanted.get(&id).copied().unwrap_or(0);
-        if self.search.is_under_way() || walk > self.search.walks {
-            return Err(FsError::Busy);
-        }
-        Err(self.give_up(id))
-    }
-
-    fn give_up(&mut self, id: ObjectId) -> FsError {
-        self.search.wanted.remove(&id);
-        if let Some(error) = self.search.walk.as_ref().and_then(|walk| walk.missed) {
-            return status(error);
-        }
-        if self.search.nowhere.len() >= WANTED_MAX {
-            self.search.nowhere.clear();
-        }
-        self.search.nowhere.insert(id, self.now.saturating_add(NOWHERE));
-        FsError::Stale
-    }
-
-    /// A helper is done with a part of the walk; `None`: it was lost.
-    pub(super) fn take_back(&mut self, walk: Option<Walk>) {
-        let place = self.place();
-        self.search.give_back(walk, place);
-    }
-
-    /// Goes on with a walk, for a pass, unless a helper does that.
-    pub(super) fn walk_on(&mut self) {
-        if self.search.is_busy() && self.kernel().is_immediate() {
-            self.walk(ENTRIES_PER_PASS);
-        }
-    }
-
-    fn walk(&mut self, budget: usize) {
-        if let Some(walk) = &mut self.search.walk {
-            walk.go_on(budget);
-        }
-    }
-
-    /// Lets the kernel open an object, if it does so for us. `None`: it has to be searched for.
-    fn open_by_handle(&mut self, id: ObjectId) -> Option<Result<Index, FsError>> {
-        let mount = self.mount()?;
-        let root = self.path_fd(ROOT).ok()?;
-        let located = match self.kernel().clone().locate(&mount, &root, id) {
-            Ok(located) => located,
-            Err(error) => return Some(Err(status(error))),
-        };
-        match &*located {
-            Located::Found(way) => {
-                let mut at = ROOT;
-                for (name, found) in way {
-                    at = self.note_identified(at, name, found.clone());
-                }
-                // The root by another name would be in a circle.
-                (self.id(at) == id).then_some(Ok(at))
-            }
-            Located::Gone => Some(Err(FsError::Stale)),
-            Located::Unknown => None,
-            Located::Refused(error) => {
-                if !matches!(*error, Errno::PERM | Errno::OPNOTSUPP | Errno::OVERFLOW | Errno::NOSYS) {
-                    tracing::warn!("open by file handle: {error}; objects are searched for instead");
-                }
-                // It will not be otherwise the next time.
-                self.close_mount();
-                None
-            }
-        }
-    }
-
-    /// Walks to an object by the names that were passed.
-    fn follow_hints(&mut self, id: ObjectId) -> Option<Index> {
-        let mut names: Vec<&[u8]> = Vec::new();
-        let root = self.id(ROOT).fileid;
-        let mut at = id.fileid;
-        while at != root {
-            let hint = self.search.walk.as_ref()?.passed.get(&at)?;
-            // Longer than any path: names in a circle, of directories that were moved meanwhile.
-            if names.len() == DEPTH_MAX {
-                return None;
-            }
-            names.push(&hint.name);
-            at = hint.directory;
-        }
-        let names: Vec<Box<[u8]>> = names.into_iter().rev().map(Box::from).collect();
-        let mut at = ROOT;
-        for name in names {
-            at = self.enter(at, &name).ok()?.0;
-        }
-        (self.id(at) == id).then_some(at)
-    }
-
-    fn begin_walk(&mut self) {
-        self.search.walks += 1;
-        let walk = self.search.walks;
-        // Those that are not asked for any more.
-        self.search.wanted.retain(|_, needed| *needed + 1 >= walk);
-        let root = self.path_fd(ROOT).ok().map(|root| (self.id(ROOT).fileid, root));
-        let targets = self.search.wanted.keys().map(|id| id.fileid).collect();
-        let Some(walk) = &mut self.search.walk else { return };
-        walk.passed.clear();
-        walk.missed = None;
-        walk.targets = targets;
-        walk.begins = root;
-    }
-}
-
 impl Walk {
-    fn is_under_way(&self) -> bool {
+    pub(super) fn is_under_way(&self) -> bool {
         self.begins.is_some() || !self.levels.is_empty()
     }
 
@@ -313,7 +156,7 @@ impl Walk {
     }
 
     /// Looks at about `budget` entries.
-    fn go_on(&mut self, budget: usize) {
+    pub(super) fn go_on(&mut self, budget: usize) {
         if let Some((fileid, root)) = self.begins.take() {
             self.begin(fileid, &root);
         }

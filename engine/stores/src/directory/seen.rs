@@ -2,8 +2,9 @@
 
 use stag_vfs::{FsError, ObjectId};
 
+use super::index::Index;
 use super::object::Stat;
-use super::tree::{Index, Tree};
+use super::tree::Tree;
 
 /// Files that are remembered. There are rarely more at once, and one more look is all that it costs.
 const SEEN_MAX: usize = 8;
@@ -57,27 +58,5 @@ impl Seen {
             at
         };
         Ok((index, &self.files[at].found))
-    }
-}
-
-/// Objects of which [`LastSeen`] keeps what they were.
-const LAST_SEEN: usize = 256;
-
-/// What some objects were when they were last seen, for who cannot wait.
-pub(super) struct LastSeen(Vec<Option<(ObjectId, Stat)>>);
-
-impl LastSeen {
-    pub(super) fn new() -> LastSeen {
-        LastSeen(vec![None; LAST_SEEN])
-    }
-
-    /// An object that has the same place is forgotten.
-    pub(super) fn note(&mut self, object: ObjectId, found: Stat) {
-        self.0[object.fileid as usize % LAST_SEEN] = Some((object, found));
-    }
-
-    pub(super) fn get(&self, object: ObjectId) -> Option<Stat> {
-        let (seen, found) = self.0[object.fileid as usize % LAST_SEEN]?;
-        (seen == object).then_some(found)
     }
 }

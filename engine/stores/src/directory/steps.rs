@@ -11,45 +11,20 @@ use stag_vfs::{
 };
 
 use super::DirectoryStore;
-use super::changes::{
-    Change, ChangeLists, ChangeSpace, Link, MadeObject, Outcome, Remove, Rename, Set, SyncTarget,
-};
-use super::errands::{Asking, Changing, Done, Ended, Errand, Touched, change_job};
+use super::actor::{MadeObject, SyncTarget};
+use super::changes::{Change, ChangeLists, ChangeSpace, Link, Outcome, Remove, Rename, Set};
+use super::errands::{Asking, Changing, Done, Ended, Errand, Gone, Note, OwnedName, Touched, change_job};
+use super::index::Index;
 use super::kernel::{Answer, Answers, Question, REFUSED};
 use super::locks::LockJob;
 use super::making::{Make, NewKind};
 use super::object::{is_read_only, status};
 use super::ticket::Work;
 use super::transfer::Asked;
-use super::tree::{Index, Tree};
+use super::tree::Tree;
 
 /// How long it is believed whether the files are read-only.
 const MOUNT_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// A name in a directory, of a change that is under way.
-pub(super) type OwnedName = (ObjectId, Box<[u8]>);
-
-/// What to note when a change is made.
-pub(super) enum Note {
-    Made(OwnedName),
-    Removed(OwnedName, Gone),
-    Renamed { from: OwnedName, to: OwnedName, moved: (ObjectId, ObjectKind), replaced: Option<Gone> },
-    Linked(OwnedName, (ObjectId, ObjectKind)),
-    Set,
-}
-
-/// An object that lost a name.
-pub(super) struct Gone {
-    fileid: u64,
-    was_last: bool,
-}
-
-impl Gone {
-    fn of(seen: &ObjectStat) -> Gone {
-        let was_last = seen.kind == ObjectKind::Directory || seen.nlink <= 1;
-        Gone { fileid: seen.object.fileid, was_last }
-    }
-}
 
 fn owned(EntryName { directory, name }: EntryName<'_>) -> OwnedName {
     (directory.object, name.into())

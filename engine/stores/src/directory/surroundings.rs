@@ -10,8 +10,8 @@ use rustix::io::Errno;
 
 use stag_vfs::FsError;
 
-use super::kernel::is_memory_kind;
 use super::object::{Naming, Stat, stat};
+use super::opened::is_memory_kind;
 
 /// The kernel's number for overlay file systems.
 const OVERLAYFS: FsWord = 0x794c_7630;

@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use stag_disk::{Disk, Sync};
 use stag_vfs::FsError;
 
-use super::NumberMap;
-use super::kernel::File;
+use super::index::NumberMap;
 use super::object::status;
+use super::opened::File;
 use super::verifier::{LossCount, WriteVerifier};
 
 /// An object to sync: its number, and a descriptor of it.

@@ -19,8 +19,9 @@ use stag_vfs::{
     Finished, FsError, ObjectId, ReadDone, Stability, Ticket, UserIdentity, WriteData, WriteDone,
 };
 
-use super::kernel::{File, Kernel};
+use super::kernel::Kernel;
 use super::object::{is_synchronous, stat, status};
+use super::opened::File;
 use super::ticket::Work;
 use super::verifier::{LossCount, WriteVerifier};
 

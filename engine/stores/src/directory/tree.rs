@@ -16,6 +16,7 @@
 mod above;
 mod acl;
 mod descriptors;
+mod search;
 
 use std::ffi::CStr;
 use std::os::fd::AsFd;
@@ -28,26 +29,21 @@ use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use stag_vfs::{FsError, ObjectId, ObjectKind, Timestamp};
 
-use super::NumberMap;
-use super::kernel::{File, Identified, Kernel, Marks, MayWait, may_wait};
+use super::acl::KnownAcl;
+use super::index::{Index, NumberMap, ROOT};
+use super::kernel::Kernel;
+use super::last_seen::LastSeen;
 use super::name_index::NameIndex;
 use super::object::{Naming, Place, Stat, object_id, open_with, stat, stat_at, status};
+use super::opened::{File, Identified, Marks, MayWait, may_wait};
 use super::recent::Recent;
 use super::search::Search;
-use super::seen::LastSeen;
-use acl::KnownAcl;
 
 /// The deepest directory, and the most names that are looked at to find an object.
 const DEPTH_MAX: usize = 2048;
 
 /// Names that are remembered of one file.
 const NAMES_MAX: usize = 8;
-
-/// A node's place in the table.
-pub(super) type Index = u32;
-
-/// The node of the root.
-pub(super) const ROOT: Index = 0;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,9 +10,9 @@
 
 use std::os::fd::AsFd;
 
-use super::NumberMap;
-use super::kernel::File;
+use super::index::NumberMap;
 use super::object::stat;
+use super::opened::File;
 use super::verifier::{LossCount, WriteVerifier};
 use stag_vfs::ObjectId;
 

@@ -10,7 +10,9 @@ use std::mem::size_of;
 use std::rc::Rc;
 
 use super::heap;
-use super::inode::Index;
+
+/// Where an object is in the table.
+pub(super) type Index = u32;
 
 /// Entries that there may be room for although there are none.
 const CAPACITY_KEPT: usize = 28;

@@ -9,15 +9,12 @@ use stag_vfs::{
     ObjectStat, SetLists, Special, StoreVerifier, TimeUpdate, Timestamp, Update,
 };
 
-use super::directory::Directory;
+use super::directory::{Directory, Index};
 use super::heap;
 use super::pages::Pages;
 use super::space::{PAGE_LEN, Space};
 
 const PERMISSIONS: u32 = 0o777;
-
-/// Where an object is in the table.
-pub(super) type Index = u32;
 
 pub(super) struct Inode {
     pub(super) generation: u64,

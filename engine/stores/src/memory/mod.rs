@@ -29,10 +29,11 @@ use stag_vfs::{
     StoreVerifier, TimeUpdate, Timestamp, Update, Usage, UserIdentity, WriteData, WriteDone, policy,
 };
 
+use directory::Index;
 use directory::{COOKIE_PARENT, COOKIE_SELF, Directory, name_len};
 pub use heap::HEAP_PER_OBJECT;
 use heap::{Heap, OBJECT_LEN_MIN};
-use inode::{Body, Index, Inode, Inodes, fileid};
+use inode::{Body, Inode, Inodes, fileid};
 pub use space::MemoryStoreStatistics;
 use space::{PAGE_LEN, Source, Space};
 

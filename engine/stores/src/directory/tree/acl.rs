@@ -9,24 +9,9 @@ use stag_disk::system;
 use stag_vfs::{Acl, FsError, ObjectId, Timestamp};
 
 use super::super::acl::{AclKind, acl_status};
-use super::super::kernel::File;
-use super::{Index, Tree};
-
-/// What is known of a node's access control list.
-#[derive(Clone, Copy, Default)]
-pub(super) struct KnownAcl {
-    /// It had none, and was last changed at this time.
-    absent_since: Option<Timestamp>,
-    /// The kernel has its lists in memory, as long as the node is open.
-    is_in_memory: bool,
-}
-
-impl KnownAcl {
-    /// The node is closed.
-    pub(super) fn forget_memory(&mut self) {
-        self.is_in_memory = false;
-    }
-}
+use super::super::index::Index;
+use super::super::opened::File;
+use super::Tree;
 
 impl Tree {
     /// The access control list of an object that was last changed at `changed`. Not of a symbolic link, which has none.

@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use stag_vfs::ObjectKind;
 
-use super::super::kernel::{File, Reopen, reopen_as};
+use super::super::opened::{File, Reopen, reopen_as};
 use super::{Index, Node, Opened, ROOT, Tree};
 
 impl Tree {
