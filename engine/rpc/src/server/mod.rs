@@ -21,6 +21,7 @@ pub(crate) mod progress;
 pub(crate) mod pulling;
 pub(crate) mod pushing;
 pub(crate) mod serving;
+pub(crate) mod shown;
 pub(crate) mod spares;
 
 pub(crate) use stag_shares::{eviction, governor, kept, transit};

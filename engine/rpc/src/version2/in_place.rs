@@ -15,9 +15,9 @@ use stag_wire::rpcrdma2::{CONTINUATION_LEN, HEADER_LEN_MIN};
 use stag_wire::xdr::Reduced;
 
 use crate::carried::CarriedRoom;
-use crate::in_place::{end_in_place, keep_data, leave, leave_unanswered, origin};
 use crate::server::draft::{Draft, Verdict};
 use crate::server::serving::Serving;
+use crate::server::shown::{end_in_place, keep_data, leave, leave_unanswered, origin};
 use crate::server::transit::{self, MemoryHolder, TransitShare};
 use crate::service::Services;
 use crate::service::call::{Caller, Placed, PlacedPieces};
