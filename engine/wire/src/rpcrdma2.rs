@@ -20,6 +20,7 @@ mod elements;
 mod error;
 mod header;
 mod lone;
+mod message_type;
 mod operation;
 mod placement;
 mod transmission;
@@ -30,8 +31,9 @@ pub use characteristic::{
 };
 pub use elements::{ElementIter, Elements};
 pub use error::{Answer2, Error2, Refused2};
-pub use header::{Body2, ErrorCode2, Header2, MessageType, OptionMessage, emit_error, start};
+pub use header::{Body2, ErrorCode2, Header2, OptionMessage, emit_error, start};
 pub use lone::{LonePlace, LoneTransmission};
+pub use message_type::MessageType;
 pub use operation::OptionalOperation;
 pub use placement::{DirectedPlace, DirectionSet, ItemPlace, PlacedItem, ResultDirection};
 pub use transmission::{

@@ -12,6 +12,7 @@
 use super::acl::{AceList, AclWithFlags};
 use super::locations::{FsLocations, FsLocationsInfo};
 use super::pnfs::{LayoutHint, LayoutTypes, ThresholdHints};
+pub use super::value::Time4;
 use super::value::unions;
 use super::{Bitmap, DeviceNumber, FileType4, Handle4, Name4, Opaque, STRING_LEN_CAP, Status4};
 use crate::nfs3::value::{numbers, records};
@@ -25,15 +26,6 @@ pub const ATTRIBUTES_LEN_CAP: u32 = 1 << 20;
 pub const LABEL_LEN_CAP: u32 = 4096;
 
 records! {
-    /// A time (nfstime4): seconds and nanoseconds since 1970, UTC.
-    #[derive(PartialOrd, Ord, Hash, Default)]
-    Time4 {
-        /// Seconds; negative before 1970.
-        seconds: i64,
-        /// Nanoseconds. A peer may send any number: 1,000,000,000 and more is NFS4ERR_INVAL, which is not checked here.
-        nanoseconds: u32,
-    }
-
     /// Identifies a file system (fsid4).
     #[derive(Hash, Default)]
     Fsid {

@@ -34,10 +34,9 @@ pub mod status;
 mod valid_errors;
 pub mod value;
 
-pub use attributes::Time4;
 pub use extended::Advice;
 pub use status::Status4;
-pub use value::{Bitmap, List, Opaque, SessionId, StateId, Verifier4};
+pub use value::{Bitmap, List, Opaque, SessionId, StateId, Time4, Verifier4};
 
 use crate::nfs3::value::numbers;
 pub use crate::nfs3::{Data, DeviceNumber, Entries, Path, STRING_LEN_CAP, Stable};

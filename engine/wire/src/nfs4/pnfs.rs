@@ -1,7 +1,6 @@
 //! Layouts and devices of pNFS. What depends on the layout type stays opaque.
 
-use super::attributes::Time4;
-use super::value::{FixedOpaque, List, Refusal, unions};
+use super::value::{FixedOpaque, List, Refusal, Time4, unions};
 use super::{Bitmap, Opaque, StateId, Status4, Verifier4};
 use crate::nfs3::value::{numbers, records};
 

@@ -7,6 +7,7 @@ use core::fmt;
 use core::marker::PhantomData;
 
 use super::Status4;
+use crate::nfs3::value::records;
 use crate::xdr::{Decode, Encode, Overflow, Reader, Shown, Writer, XdrError, hex};
 
 /// Declares XDR unions: a discriminant, and the arm that it selects. A discriminant that has no arm is an error.
@@ -48,6 +49,17 @@ macro_rules! unions {
     (@put $writer:ident $arm:ident) => { Ok(()) };
 }
 pub(super) use unions;
+
+records! {
+    /// A time (nfstime4): seconds and nanoseconds since 1970, UTC.
+    #[derive(PartialOrd, Ord, Hash, Default)]
+    Time4 {
+        /// Seconds; negative before 1970.
+        seconds: i64,
+        /// Nanoseconds. A peer may send any number: 1,000,000,000 and more is NFS4ERR_INVAL, which is not checked here.
+        nanoseconds: u32,
+    }
+}
 
 /// Opaque octets or text of at most `MAX` octets, always in the stream. XDR gives text no character set; neither does this.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]

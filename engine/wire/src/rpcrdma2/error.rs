@@ -1,6 +1,6 @@
 //! Why a message of version 2 was refused, and the error that its sender gets.
 
-use super::header::MessageType;
+use super::message_type::MessageType;
 use crate::rpcrdma;
 use crate::xdr;
 

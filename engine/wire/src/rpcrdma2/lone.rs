@@ -10,7 +10,7 @@
 //!  directions    0  |  1 0 ffffffff 1 0 TBSN
 //! ```
 
-use super::header::MessageType;
+use super::message_type::MessageType;
 use super::placement::kind;
 use super::{OPTIONAL_LEN_MIN, VERSION, option, procedure};
 use crate::xdr::{Overflow, UNIT, padded};

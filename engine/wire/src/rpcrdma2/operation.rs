@@ -4,7 +4,8 @@ use super::characteristic::{
     CharacteristicRequest, CharacteristicResponse, CharacteristicUpdate, InitialCharacteristics, PositionSet,
 };
 use super::error::{Answer2, Error2, Refused2};
-use super::header::{MessageType, OptionMessage, write_option_head};
+use super::header::{OptionMessage, write_option_head};
+use super::message_type::MessageType;
 use super::option;
 use super::placement::{check_directions, check_items};
 use super::transmission::{Continuation, RequestTransmission, ResponseTransmission, TransmissionError};

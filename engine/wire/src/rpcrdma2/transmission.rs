@@ -2,7 +2,7 @@
 
 use super::OPTIONAL_LEN_MIN;
 use super::elements::Elements;
-use super::header::MessageType;
+use super::message_type::MessageType;
 use super::placement::{DirectionSet, PlacedItem};
 use crate::xdr::{Decode, Encode, Overflow, Reader, Writer, XdrError};
 
