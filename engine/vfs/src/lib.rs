@@ -19,6 +19,7 @@ mod name;
 pub mod policy;
 mod store;
 mod types;
+mod verifier;
 mod volume;
 
 pub use acl::*;

@@ -6,7 +6,8 @@ use crate::acl::Acl;
 use crate::error::FsError;
 use crate::identity::{Guarded, INVALID_ID, UserIdentity, permission};
 use crate::store::{NewAttributes, ReadStep};
-use crate::types::{NANOSECONDS, ObjectKind, ObjectStat, StoreVerifier, TimeUpdate, Timestamp, Update};
+use crate::types::{NANOSECONDS, ObjectKind, ObjectStat, TimeUpdate, Update};
+pub use crate::verifier::{has_verifier_times, verifier_times};
 
 /// Bits of a mode that can be set.
 const MODE_MASK: u32 = 0o7777;
@@ -241,31 +242,12 @@ pub fn mode_with_list(user: &UserIdentity, seen: &ObjectStat, acl: &Acl) -> u32 
     mode_of(user, seen.gid, seen.mode & !PERMISSIONS | acl.mode_bits())
 }
 
-/// The two times of a file that keep the verifier of an exclusive CREATE, as other servers do: nothing else of a new file is
-/// on stable storage and free to use. The client sets them to what they should be.
-#[must_use]
-pub fn verifier_times(verifier: StoreVerifier) -> [Timestamp; 2] {
-    let [a, b, c, d, e, f, g, h] = verifier;
-    // Without the top bit: not every file system has times after 2038.
-    let time = |word: [u8; 4]| Timestamp {
-        seconds: i64::from(u32::from_be_bytes(word) & 0x7fff_ffff),
-        nanoseconds: 0,
-    };
-    [time([a, b, c, d]), time([e, f, g, h])]
-}
-
-/// Whether an exclusive CREATE with this verifier made the file, whose times keep it, and it is as it was made.
-#[must_use]
-pub fn has_verifier_times(seen: &ObjectStat, verifier: StoreVerifier) -> bool {
-    seen.size == 0 && [seen.atime, seen.mtime] == verifier_times(verifier)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::acl::{AclEntry, kind};
     use crate::store::Blocked;
-    use crate::types::ObjectId;
+    use crate::types::{ObjectId, Timestamp};
 
     const OWNER: u32 = 10;
     const OWNING_GROUP: u32 = 20;

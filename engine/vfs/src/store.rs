@@ -21,11 +21,11 @@ use crate::acl::{Acl, SetLists};
 use crate::error::FsError;
 use crate::identity::UserIdentity;
 use crate::name::{NAME_LEN_MAX, PATH_LEN_MAX};
-use crate::policy;
 use crate::types::{
     DeviceId, ObjectId, ObjectKind, ObjectStat, OctetLock, Stability, StoreVerifier, TimeUpdate, Timestamp,
     Update,
 };
+use crate::verifier::has_verifier_times;
 
 /// Names something of one store that is under way. Small and dense, so that an array can be indexed
 /// with it; good for one [`Store::finish`].
@@ -319,8 +319,8 @@ impl Default for StoreLimits {
 pub struct Capabilities {
     /// READ copies into payload memory, so it is limited to the client's share of that.
     pub reads_take_memory: bool,
-    /// READ and WRITE ask [`policy::admit_read`] and [`policy::admit_write`] themselves, when they examine the file, and WRITE
-    /// sets the mode that [`policy::mode_after_write`] says. Else all that is done before, which costs a [`Store::stat`].
+    /// READ and WRITE ask [`policy::admit_read`](crate::policy::admit_read) and [`policy::admit_write`](crate::policy::admit_write) themselves, when they examine the file, and WRITE
+    /// sets the mode that [`policy::mode_after_write`](crate::policy::mode_after_write) says. Else all that is done before, which costs a [`Store::stat`].
     pub admits_transfers: bool,
     /// READ, WRITE and COMMIT are mostly over later, so what a file was before says nothing of them.
     pub finishes_transfers_later: bool,
@@ -492,7 +492,7 @@ pub trait Store: Any {
 
     /// Whether an exclusive CREATE with this verifier made the file, and it is as it was made.
     fn is_made_by(&self, seen: &ObjectStat, verifier: StoreVerifier) -> ReadStep<bool> {
-        Ok(policy::has_verifier_times(seen, verifier))
+        Ok(has_verifier_times(seen, verifier))
     }
 
     /// Sets attributes; a `mode` is all of the bits. `seen` is what the object was.
