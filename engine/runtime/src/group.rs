@@ -1,7 +1,7 @@
 //! A group of reactors: one for each of several cores, started and stopped together.
 //!
 //! Each reactor has a thread, a core, and a poller that was made on that thread and never leaves it. Reactors talk to each
-//! other through lanes ([`LaneMesh`](crate::LaneMesh)); a [`Bell`] wakes each. All of them run or none does, and they stop in
+//! other through lanes ([`LaneMesh`](crate::LaneMesh)); a [`Bell`](crate::Bell) wakes each. All of them run or none does, and they stop in
 //! phases ([`Poller`]): no reactor leaves while another waits for its answer or holds its memory.
 
 use std::error::Error;
@@ -9,113 +9,19 @@ use std::fmt;
 use std::io;
 use std::panic;
 use std::process;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::affinity::AffinityError;
-use crate::bell::Bell;
 use crate::clock::Clock;
 use crate::cores::CoreId;
-use crate::phases::{Milestone, StopPhases};
+use crate::member::GroupMember;
 use crate::poller::Poller;
 use crate::reactor::{PollMode, Reactor, ReactorConfig, Stopped};
+use crate::reactor_id::ReactorId;
 use crate::statistics::StatisticsReader;
 use crate::stop::StopFlag;
-
-/// Place of a reactor in its group: 0, 1, …. Reactor 0 is on the thread that runs the group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ReactorId(u8);
-
-impl ReactorId {
-    /// Reactors of a group at most.
-    pub const COUNT_MAX: usize = 64;
-
-    /// The first of a group, and one that is alone.
-    pub const FIRST: ReactorId = ReactorId(0);
-
-    /// The id with this index, if a group can have it.
-    #[must_use]
-    pub const fn new(index: usize) -> Option<ReactorId> {
-        // Below 64, so the cast cuts nothing off.
-        if index < ReactorId::COUNT_MAX { Some(ReactorId(index as u8)) } else { None }
-    }
-
-    /// The id with an index that is known to be right.
-    #[inline]
-    pub(crate) fn of(index: usize) -> ReactorId {
-        ReactorId::new(index)
-            .unwrap_or_else(|| panic!("a group has {} reactors at most", ReactorId::COUNT_MAX))
-    }
-
-    /// Where it is in a list with one entry for each reactor.
-    #[inline]
-    #[must_use]
-    pub const fn index(self) -> usize {
-        self.0 as usize
-    }
-}
-
-/// Its number, for what names reactors without knowing of groups (the owner of a pool).
-impl From<ReactorId> for u8 {
-    #[inline]
-    fn from(id: ReactorId) -> u8 {
-        id.0
-    }
-}
-
-impl fmt::Display for ReactorId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A set of reactors of one group. Iterating takes the lowest id first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReactorSet(u64);
-
-impl ReactorSet {
-    /// Adds a reactor.
-    #[inline]
-    pub fn insert(&mut self, id: ReactorId) {
-        self.0 |= 1 << id.0;
-    }
-
-    /// Adds all of another set.
-    #[inline]
-    pub fn insert_all(&mut self, other: ReactorSet) {
-        self.0 |= other.0;
-    }
-
-    /// Whether it has a reactor.
-    #[inline]
-    #[must_use]
-    pub const fn contains(self, id: ReactorId) -> bool {
-        self.0 >> id.0 & 1 != 0
-    }
-
-    /// Whether it has none.
-    #[inline]
-    #[must_use]
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
-impl Iterator for ReactorSet {
-    type Item = ReactorId;
-
-    #[inline]
-    fn next(&mut self) -> Option<ReactorId> {
-        if self.0 == 0 {
-            return None;
-        }
-        // Below 64, so the cast cuts nothing off.
-        let id = ReactorId(self.0.trailing_zeros() as u8);
-        self.0 &= self.0 - 1;
-        Some(id)
-    }
-}
 
 /// How a group is to run.
 #[derive(Clone, Debug)]
@@ -217,89 +123,6 @@ impl<E: fmt::Debug + fmt::Display> Error for GroupError<E> {
     }
 }
 
-/// What a reactor of a group knows of it. Handed to the `make` of its poller; clones are the same reactor's.
-#[derive(Clone, Debug)]
-pub struct GroupMember {
-    id: ReactorId,
-    core: Option<CoreId>,
-    clock: Clock,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    bells: Box<[Bell]>,
-    statistics: Box<[StatisticsReader]>,
-    phases: StopPhases,
-}
-
-impl GroupMember {
-    /// Its place in the group.
-    #[must_use]
-    pub fn id(&self) -> ReactorId {
-        self.id
-    }
-
-    /// Reactors of the group.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        self.shared.bells.len()
-    }
-
-    /// All reactors of the group, this one too.
-    pub fn ids(&self) -> impl Iterator<Item = ReactorId> + use<> {
-        (0..self.count()).map(ReactorId::of)
-    }
-
-    /// The core that its thread is pinned to.
-    #[must_use]
-    pub fn core(&self) -> Option<CoreId> {
-        self.core
-    }
-
-    /// The clock of all reactors of the group: a time of one means the same on another.
-    #[must_use]
-    pub fn clock(&self) -> Clock {
-        self.clock
-    }
-
-    /// Wakes those of `reached` that sleep, after the publications for them: at most one fence for all of them.
-    #[inline]
-    pub fn ring(&self, reached: ReactorSet) {
-        if !reached.is_empty() {
-            Bell::ring_each(reached.filter_map(|id| self.shared.bells.get(id.index())));
-        }
-    }
-
-    /// What another reactor of the group, or this one, did with its time so far. `None`: the group has no such reactor.
-    #[must_use]
-    pub fn statistics(&self, of: ReactorId) -> Option<&StatisticsReader> {
-        self.shared.statistics.get(of.index())
-    }
-
-    /// The bell that wakes this reactor. Its loop arms it; a poller only looks at its lanes when `arm` is called.
-    pub(crate) fn bell(&self) -> &Bell {
-        &self.shared.bells[self.id.index()]
-    }
-
-    /// Begins the stop, and says when the first reactor did.
-    pub(crate) fn begin_stop(&self, now: Duration) -> Duration {
-        self.shared.phases.begin(now)
-    }
-
-    /// This reactor has reached a milestone of the stop. The last one wakes all others.
-    pub(crate) fn reach(&self, milestone: Milestone) {
-        if self.shared.phases.reach(milestone) {
-            Bell::ring_each(&self.shared.bells);
-        }
-    }
-
-    /// Whether all reactors have reached it.
-    pub(crate) fn is_reached_by_all(&self, milestone: Milestone) -> bool {
-        self.shared.phases.is_reached_by_all(milestone)
-    }
-}
-
 /// Several reactors that run together. One alone is a [`Reactor`] and costs nothing more.
 #[derive(Debug)]
 pub struct ReactorGroup {
@@ -328,20 +151,9 @@ impl ReactorGroup {
             })
             .collect::<Result<_, _>>()?;
         let may_sleep = *mode != PollMode::Busy;
-        let shared = Arc::new(Shared {
-            bells: cores.iter().map(|_| Bell::new(may_sleep)).collect::<Result<_, _>>()?,
-            statistics: reactors.iter().map(Reactor::statistics).collect(),
-            phases: StopPhases::new(cores.len()),
-        });
-        let member = |(at, core): (usize, &Option<CoreId>)| GroupMember {
-            id: ReactorId::of(at),
-            core: *core,
-            clock,
-            shared: shared.clone(),
-        };
-        Ok(ReactorGroup {
-            reactors: reactors.into_iter().zip(cores.iter().enumerate().map(member)).collect(),
-        })
+        let statistics = reactors.iter().map(Reactor::statistics).collect();
+        let members = GroupMember::all(cores, clock, may_sleep, statistics)?;
+        Ok(ReactorGroup { reactors: reactors.into_iter().zip(members).collect() })
     }
 
     /// Reads the statistics of all reactors, in order, from other threads.
@@ -366,7 +178,7 @@ impl ReactorGroup {
         let start = Start::new(count);
         let one = |(mut reactor, member): (Reactor, GroupMember)| {
             let _guard = AbortOnPanic { is_armed: count > 1 };
-            let id = member.id;
+            let id = member.id();
             if let Err(source) = reactor.pin() {
                 start.fail(GroupError::Affinity { reactor: id, source });
                 return None;
@@ -393,7 +205,7 @@ impl ReactorGroup {
         thread::scope(|scope| {
             let mut threads = Vec::with_capacity(count - 1);
             for pair in reactors {
-                let id = pair.1.id;
+                let id = pair.1.id();
                 let named = thread::Builder::new().name(format!("reactor-{id}"));
                 match named.spawn_scoped(scope, move || one(pair)) {
                     Ok(thread) => threads.push(thread),
@@ -481,21 +293,6 @@ impl Drop for AbortOnPanic {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_set_of_reactors_is_in_order() {
-        let mut set = ReactorSet::default();
-        assert!(set.is_empty() && set.next().is_none());
-        for index in [63, 0, 7] {
-            set.insert(ReactorId::of(index));
-        }
-        assert!(set.contains(ReactorId::of(63)) && !set.contains(ReactorId::of(62)));
-        let mut other = ReactorSet::default();
-        other.insert(ReactorId::of(5));
-        set.insert_all(other);
-        assert_eq!(set.map(ReactorId::index).collect::<Vec<_>>(), [0, 5, 7, 63]);
-        assert_eq!(ReactorId::new(64), None);
-    }
 
     #[test]
     fn cores_that_make_no_group_are_named() {

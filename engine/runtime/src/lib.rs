@@ -10,6 +10,7 @@
 //! | `reactor` | the loop: poll, account, sleep, stop |
 //! | `poller` | what the loop calls |
 //! | `group`, `phases` | several reactors: threads and cores, start of all or none, stop in phases |
+//! | `member`, `reactor_id` | what a reactor knows of its group, and its place there |
 //! | `clock` | the only place that reads a clock |
 //! | `timers`, `mailbox`, `stop` | the parts of a poller |
 //! | `lane`, `line`, `bell` | the steady traffic between reactors: rings, records in them, the wake-up |
@@ -31,10 +32,12 @@ mod handshake;
 mod head_counts;
 mod lane;
 mod mailbox;
+mod member;
 mod mesh;
 mod phases;
 mod poller;
 mod reactor;
+mod reactor_id;
 pub mod statistics;
 mod stop;
 mod sync;
@@ -46,15 +49,15 @@ pub use bell::Bell;
 pub use clock::{Clock, ManualClock, TimeSource, WallClock};
 pub use cores::{CORES_MAX, CoreId, CoreSet, CoreSetError};
 pub use environment::Finding;
-pub use group::{
-    GroupConfig, GroupConfigError, GroupError, GroupMember, ReactorGroup, ReactorId, ReactorSet,
-};
+pub use group::{GroupConfig, GroupConfigError, GroupError, ReactorGroup};
 pub use head_counts::HeadCounts;
 pub use lane::{LaneReader, LaneRecord, LaneStatistics, LaneWriter, VacantRecord, lane};
 pub use mailbox::{Receiver, SendError, Sender, mailbox};
+pub use member::GroupMember;
 pub use mesh::{LaneMesh, Lanes};
 pub use poller::Poller;
 pub use reactor::{PollMode, Reactor, ReactorConfig, Stopped, sleep};
+pub use reactor_id::{ReactorId, ReactorSet};
 pub use statistics::{ReactorStatistics, StatisticsReader};
 pub use stop::StopFlag;
 pub use timers::{TimerId, Timers};

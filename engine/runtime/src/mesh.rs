@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::{Mutex, PoisonError};
 
-use crate::group::{ReactorId, ReactorSet};
 use crate::lane::{LaneReader, LaneWriter, lane};
+use crate::reactor_id::{ReactorId, ReactorSet};
 
 /// All lanes of one type between the reactors of a group, until each reactor has taken its ends.
 ///

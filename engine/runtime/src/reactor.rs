@@ -13,7 +13,7 @@ use crate::affinity::{self, AffinityError};
 use crate::bell::Bell;
 use crate::clock::{Clock, TimeSource};
 use crate::cores::CoreId;
-use crate::group::GroupMember;
+use crate::member::GroupMember;
 use crate::phases::Milestone;
 use crate::poller::Poller;
 use crate::statistics::{Ledger, ReactorStatistics, StatisticsReader};

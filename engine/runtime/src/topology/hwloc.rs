@@ -9,7 +9,8 @@ use hwlocality::object::TopologyObject;
 use hwlocality::object::types::ObjectType;
 use hwlocality::topology::builder::{BuildFlags, TypeFilter};
 
-use super::{Core, NumaNode, RdmaDevice, Topology, is_nearer, read_isolated};
+use super::shape::{Core, NumaNode, RdmaDevice, Topology, is_nearer};
+use super::sysfs::read_isolated;
 use crate::cores::{CoreId, CoreSet};
 
 /// `None`: hwloc fails, or found no core.
