@@ -3,13 +3,13 @@
 
 use stag_wire::cm_private_data::PrivateData;
 use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, procedure};
-use stag_wire::{mount3, nfs3};
 
 use crate::check::{Stop, fail};
-use crate::message::{DraftMessage, SECOND, SeenMessage, Words, take};
+use crate::message::{DraftMessage, SECOND, SeenMessage, Words};
 use crate::operation::{REPLY, SeenItem, ToldCharacteristics, characteristic, place};
 use crate::raw::RECEIVE_LEN;
-use crate::scratch::{ScratchService, StartScratch, eligible};
+pub use crate::scratch::ScratchAnswers;
+use crate::scratch::eligible;
 use crate::sent_group::{DraftGroup, SentGroup, TRANSMISSIONS_MAX};
 use crate::served::{HOLD, ServedClient};
 
@@ -19,41 +19,6 @@ const CALL_LEN_MAX: u64 = (1 << 20) + (64 << 10);
 /// Octets of the longest Reply that [`ServedClient::reply_to`] makes: every client takes Replies of this
 /// length.
 const SHORT_LEN_MAX: usize = 512;
-
-/// What Calls are answered with.
-pub struct ScratchAnswers {
-    start: StartScratch,
-    /// Once a Call wanted it.
-    service: Option<Result<ScratchService, String>>,
-    /// The Call that it answered last: xid, the Call, and the Reply. A Call is executed once.
-    last: Option<(u32, Vec<u8>, Vec<u8>)>,
-}
-
-impl ScratchAnswers {
-    /// Those of the service that `start` starts, when the first Call wants content.
-    #[must_use]
-    pub fn new(start: StartScratch) -> ScratchAnswers {
-        ScratchAnswers { start, service: None, last: None }
-    }
-
-    /// The connection is over: another Call may have the xid of the last.
-    pub fn forget(&mut self) {
-        self.last = None;
-    }
-
-    /// The Reply of the service. `None`: it has none to this Call.
-    fn execute(&mut self, call: &[u8]) -> Option<Vec<u8>> {
-        let mut words = call.get(8..)?;
-        let (_, program, _, number) =
-            (take(&mut words)?, take(&mut words)?, take(&mut words)?, take(&mut words)?);
-        let is_served = [nfs3::PROGRAM, mount3::PROGRAM].contains(&program) && number != 0;
-        if !is_served {
-            return None;
-        }
-        let start = || (self.start)().and_then(|address| ScratchService::connect(&address));
-        self.service.get_or_insert_with(start).as_mut().ok()?.answer(call)
-    }
-}
 
 /// A Reply for a group, and what it is made of.
 #[derive(Clone, Debug)]

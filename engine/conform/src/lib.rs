@@ -37,6 +37,7 @@ pub mod header_checks;
 pub mod message;
 pub mod open;
 pub mod operation;
+mod outcome;
 pub mod placed_client_checks;
 pub mod private_data_checks;
 pub mod probe;

@@ -5,9 +5,9 @@ use std::time::Duration;
 use stag_wire::cm_private_data::{InlineSize, PrivateData};
 use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, Segment, VERSION, procedure};
 
-use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
 use crate::files::ScratchFiles;
 use crate::message::{DraftMessage, RpcOutcome, SeenBody, SeenMessage, outcome};
+use crate::outcome::{CheckOutcome, Stop, ensure, fail, not_applicable};
 use crate::raw::{PeerEvent, RawPeer};
 
 /// How long silence lasts until it counts as such. It is no limit that the peer has to keep: later messages are missed.

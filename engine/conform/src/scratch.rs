@@ -7,10 +7,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use stag_wire::mount3;
 use stag_wire::nfs3::{self, Procedure, ReadReply, ReadlinkReply};
 use stag_wire::record::{MARK_LEN, Mark};
 use stag_wire::rpc::{Accepted, ReplyBody, ReplyHeader};
 use stag_wire::xdr::{Item, Reader};
+
+use crate::message::take;
 
 /// Starts the server, and returns its TCP address (`HOST:PORT`), or why there is none. The server runs until this is dropped.
 pub type StartScratch = Box<dyn FnMut() -> Result<String, String>>;
@@ -68,6 +71,41 @@ impl ScratchService {
                 return Some(reply);
             }
         }
+    }
+}
+
+/// What Calls are answered with.
+pub struct ScratchAnswers {
+    start: StartScratch,
+    /// Once a Call wanted it.
+    service: Option<Result<ScratchService, String>>,
+    /// The Call that it answered last: xid, the Call, and the Reply. A Call is executed once.
+    pub(crate) last: Option<(u32, Vec<u8>, Vec<u8>)>,
+}
+
+impl ScratchAnswers {
+    /// Those of the service that `start` starts, when the first Call wants content.
+    #[must_use]
+    pub fn new(start: StartScratch) -> ScratchAnswers {
+        ScratchAnswers { start, service: None, last: None }
+    }
+
+    /// The connection is over: another Call may have the xid of the last.
+    pub fn forget(&mut self) {
+        self.last = None;
+    }
+
+    /// The Reply of the service. `None`: it has none to this Call.
+    pub(crate) fn execute(&mut self, call: &[u8]) -> Option<Vec<u8>> {
+        let mut words = call.get(8..)?;
+        let (_, program, _, number) =
+            (take(&mut words)?, take(&mut words)?, take(&mut words)?, take(&mut words)?);
+        let is_served = [nfs3::PROGRAM, mount3::PROGRAM].contains(&program) && number != 0;
+        if !is_served {
+            return None;
+        }
+        let start = || (self.start)().and_then(|address| ScratchService::connect(&address));
+        self.service.get_or_insert_with(start).as_mut().ok()?.answer(call)
     }
 }
 

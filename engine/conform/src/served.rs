@@ -7,14 +7,13 @@ use std::time::Duration;
 use stag_wire::cm_private_data::PrivateData;
 use stag_wire::rpcrdma::{INLINE_THRESHOLD_DEFAULT, VERSION, procedure};
 
-use crate::answering::ScratchAnswers;
 use crate::block::{EXPOSES, FeatureBlock, SPEAKS_SECOND};
 use crate::check::{CheckOutcome, Stop, ensure, fail, not_applicable};
 use crate::message::{DraftMessage, OPTIONAL, SECOND, SeenBody, SeenMessage};
 use crate::operation::{CALL, RECEIVE_SIZE, TARGETS, kind};
 use crate::probe::own_private_data;
 use crate::raw::{PeerEvent, RawPeer};
-use crate::scratch::StartScratch;
+use crate::scratch::{ScratchAnswers, StartScratch};
 use crate::sent_group::{SentGroup, TRANSMISSIONS_MAX, request_of};
 
 /// For how long nothing may come where a rule wants silence.
