@@ -6,10 +6,10 @@ use std::time::Duration;
 use stag_wire::rpcrdma::{self, HeaderLists, Segment};
 use stag_wire::xdr::Reduced;
 
-use crate::check::Violations;
-use crate::compound::SentCompound;
 use crate::event::{ChunkKind, ChunkUse, Context};
-use crate::program::Rpc;
+use crate::procedure::Rpc;
+use crate::reading::SentCompound;
+use crate::violations::Violations;
 
 /// Octets of one chunk that are kept at most.
 const GATHERED_LEN_MAX: u64 = 2 << 20;

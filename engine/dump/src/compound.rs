@@ -8,89 +8,21 @@ use stag_wire::nfs4::compound::{CbCompoundCall, CbCompoundReply, CompoundCall, C
 use stag_wire::nfs4::operation::{
     Argument4, CbArgument, CbOperation, CbOutcome, Operation4, OperationItem, Outcome4,
 };
-use stag_wire::nfs4::session::SequenceArguments;
 use stag_wire::nfs4::{SessionId, Status4};
 use stag_wire::xdr::{Reader, XdrError};
 
-use crate::event::RuleViolation;
-use crate::program::{Problem, Reading, Status};
+use crate::event::{CapturedCompound, CapturedOperation, RuleViolation};
+use crate::procedure::Status;
+use crate::reading::{OPERATIONS_MAX, Problem, Reading, SentCompound, SentOperation};
+use crate::status;
 
-/// Operations of one COMPOUND that are listed at most, and whose results are compared with their arguments; further ones are
-/// only decoded. Linux sends 9 at most.
-const OPERATIONS_MAX: usize = 64;
 /// Octets of an operation's text at most.
 const TEXT_LEN_MAX: usize = 1024;
-
-/// A COMPOUND or CB_COMPOUND of NFS version 4, or its results.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CapturedCompound {
-    /// Of a Call: 0, 1 or 2, or a number that is no minor version.
-    pub minor_version: Option<u32>,
-    /// The operations, as far as they can be read, 64 at most.
-    pub operations: Vec<CapturedOperation>,
-    /// Operations that are not listed.
-    pub unlisted: u32,
-}
-
-/// An operation with its arguments, or with its results.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CapturedOperation {
-    /// Its number.
-    pub number: u32,
-    /// Its name; none if the number has none in 4.0 to 4.2.
-    pub name: Option<&'static str>,
-    /// Of results: the status.
-    pub status: Option<Status>,
-    /// Arguments or results, field by field.
-    pub text: String,
-}
-
-impl fmt::Display for CapturedOperation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name {
-            Some(name) => f.write_str(name)?,
-            None => write!(f, "operation {}", self.number)?,
-        }
-        if let Some(status) = &self.status {
-            write!(f, " {status}")?;
-        }
-        if !self.text.is_empty() {
-            write!(f, " {}", self.text)?;
-        }
-        Ok(())
-    }
-}
-
-/// What is kept of a Call's operations until its Reply.
-#[derive(Debug)]
-pub(crate) struct SentCompound {
-    minor_version: u32,
-    /// How many there are.
-    count: u32,
-    /// The first of them.
-    operations: Vec<SentOperation>,
-}
-
-#[derive(Debug, Default)]
-struct SentOperation {
-    number: u32,
-    /// Of SEQUENCE and CB_SEQUENCE.
-    sequence: Option<SequenceArguments>,
-    /// The attributes that GETATTR and READDIR ask for.
-    request: Option<[u32; 3]>,
-}
-
-impl SentCompound {
-    /// Octets that are held for it, roughly.
-    pub(crate) fn held(&self) -> usize {
-        64 + self.operations.len() * size_of::<SentOperation>()
-    }
-}
 
 /// Reads the arguments of a COMPOUND.
 pub(crate) fn read_call(reader: Reader<'_>, reading: &mut Reading) -> Result<(), XdrError> {
     let CompoundCall { minor_version, operations, .. } = CompoundCall::parse(reader)?;
-    let mut sent = begin(minor_version, operations.left());
+    let mut sent = SentCompound::new(minor_version, operations.left());
     let result = read(operations, reading, Some(minor_version), |item: &Argument4<'_>, into| {
         into.name(item.operation().name(), item);
         into.attributes(item.attributes());
@@ -111,7 +43,7 @@ pub(crate) fn read_call(reader: Reader<'_>, reading: &mut Reading) -> Result<(),
 /// Reads the arguments of a CB_COMPOUND.
 pub(crate) fn read_callback(reader: Reader<'_>, reading: &mut Reading) -> Result<(), XdrError> {
     let CbCompoundCall { minor_version, operations, .. } = CbCompoundCall::parse(reader)?;
-    let mut sent = begin(minor_version, operations.left());
+    let mut sent = SentCompound::new(minor_version, operations.left());
     let result = read(operations, reading, Some(minor_version), |item: &CbArgument<'_>, into| {
         into.name(item.operation().name(), item);
         let sequence = match item {
@@ -191,7 +123,7 @@ impl OperationNotes<'_> {
     }
 
     fn status(&mut self, status: Status4) {
-        self.status = Some(crate::program::nfs4_status(status.number()));
+        self.status = Some(Status::Program { number: status.number(), name: status::nfs4(status.number()) });
         // What a failure has beside its status are fields.
         if status != Status4::Ok && !self.text.contains(": ") {
             self.text.clear();
@@ -232,18 +164,6 @@ fn fields(debug: String) -> String {
         text.push_str("...");
     }
     text
-}
-
-fn begin(minor_version: u32, count: u32) -> SentCompound {
-    SentCompound { minor_version, count, operations: Vec::new() }
-}
-
-impl SentCompound {
-    fn add(&mut self, operation: SentOperation) {
-        if self.operations.len() < OPERATIONS_MAX {
-            self.operations.push(operation);
-        }
-    }
 }
 
 /// Reads the operations of a message, one after the other, up to one that cannot be read.

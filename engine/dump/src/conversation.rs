@@ -4,21 +4,19 @@
 //! Each side is looked at as a Requester, since both can be one (RFC 8167). What depends on everything before having
 //! been captured is checked only while that is so ([`Conversation::lose`]).
 
-use std::collections::{HashMap, VecDeque};
-
 use stag_wire::cm_private_data::{self, InlineThresholds, PrivateData};
 use stag_wire::reliable_reply::{self, ReliableReplies, ReliableReply};
 use stag_wire::rpcrdma::{Direction, Fixed, HeaderLists, MessageProcedure, NFS_PORT};
 use stag_wire::rpcrdma2::{self, MessageType};
 
-use crate::answerable::Answerable;
 use crate::call::{self, Call, Waiting};
-use crate::check::{self, Violations};
+use crate::check;
 use crate::event::{ChunkKind, ConnectionEnd, Context, EventKind, Extension, Message};
-use crate::program::{self, Reading};
-use crate::pulled::ExposedReply;
+use crate::party::{Exposure, Party, Read};
+use crate::program;
+use crate::reading::Reading;
 use crate::report::{called_by, report, report_answer, seen};
-use crate::version2::Speaker;
+use crate::violations::Violations;
 
 /// Calls of one side that wait for their Replies at most; beyond, the oldest one is given up.
 const CALLS_MAX: usize = 4096;
@@ -33,27 +31,6 @@ const GRANT_MAX: u32 = 65_536;
 /// What breaks a group of version 2, to be named.
 const ANOTHER_VERSION: &str = "a message of another version";
 
-/// Where an exposed segment belongs.
-#[derive(Clone, Copy, Debug)]
-struct Exposure {
-    xid: u32,
-    chunk: usize,
-    segment: usize,
-    /// It belongs to a Reply that the Requester is to pull.
-    is_reply: bool,
-}
-
-/// An RDMA Read that was asked for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Read {
-    /// Where its data goes, on iWARP.
-    pub(crate) sink: (u32, u64),
-    pub(crate) len: u64,
-    pub(crate) received: u64,
-    /// Which segment it reads, and from where on.
-    source: Option<(Exposure, u64)>,
-}
-
 /// A message with chunk lists, of whichever version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts<'a> {
@@ -65,25 +42,6 @@ pub(crate) struct Parts<'a> {
     pub(crate) lists: HeaderLists<'a>,
     /// What follows the header.
     pub(crate) payload: &'a [u8],
-}
-
-/// One side, as a Requester of Calls and as an initiator of RDMA Reads.
-#[derive(Debug, Default)]
-pub(crate) struct Party {
-    pub(crate) calls: HashMap<u32, Call>,
-    /// Its Replies that the other side has not said to have pulled, as a Responder.
-    pub(crate) exposed: HashMap<u32, ExposedReply>,
-    exposures: HashMap<u32, Vec<Exposure>>,
-    reads: VecDeque<Read>,
-    /// The largest grant so far: a Requester may not know yet that it was lowered.
-    pub(crate) granted: Option<u32>,
-    /// Its set-up message was seen, with or without RFC 8797's block.
-    told: Option<Option<PrivateData>>,
-    reliable_reply: Option<ReliableReply>,
-    /// What it said of itself, and has begun to say, in version 2.
-    pub(crate) speaker: Speaker,
-    /// What it sent beside Calls that may be answered.
-    pub(crate) answerable: Answerable,
 }
 
 /// Whether the Sends are RPC-over-RDMA.
@@ -718,6 +676,41 @@ impl Conversation {
         self.parties[initiator.index()].reads.pop_front();
     }
 
+    /// A message cannot be read beyond its xid: its receiver may answer it with an error, unless it is an error itself.
+    pub(crate) fn note_unreadable(&mut self, from: ConnectionEnd, octets: &[u8]) {
+        if let Ok((fixed, _)) = Fixed::parse(octets)
+            && fixed.procedure != rpcrdma2::procedure::ERROR
+        {
+            self.parties[from.index()].answerable.note(fixed.xid);
+        }
+    }
+
+    /// A group of Calls broke off: its Call is over, and is answered with an error about the group.
+    pub(crate) fn give_up_call(&mut self, cx: &mut Context<'_>, from: ConnectionEnd, xid: u32) {
+        if self.end_call(cx, from, xid).is_some() {
+            self.parties[from.index()].answerable.note(xid);
+        }
+    }
+
+    /// Takes away what one of these xids answers: a message that cannot be read, else a Call, else characteristics. `None`: there is
+    /// nothing of them.
+    pub(crate) fn end_answered(
+        &mut self,
+        cx: &mut Context<'_>,
+        requester: ConnectionEnd,
+        xids: &[u32],
+    ) -> Option<Option<Call>> {
+        let answerable = &mut self.parties[requester.index()].answerable;
+        if xids.iter().any(|xid| answerable.take(*xid)) {
+            return Some(None);
+        }
+        if let Some(call) = xids.iter().find_map(|xid| self.end_call(cx, requester, *xid)) {
+            return Some(Some(call));
+        }
+        let told = &mut self.parties[requester.index()].answerable.told;
+        xids.iter().any(|xid| told.take(*xid)).then_some(None)
+    }
+
     /// Ends the connection.
     pub(crate) fn close(&mut self, cx: &mut Context<'_>) {
         let (mut unanswered, mut unknown) = (0, 0);
@@ -736,35 +729,5 @@ impl Conversation {
         cx.totals.unanswered += unanswered as u64;
         cx.totals.unknown += unknown as u64;
         cx.emit(EventKind::Closed { unanswered, unknown });
-    }
-}
-
-impl Party {
-    /// The chunk that an exposed segment belongs to.
-    fn chunk(&self, exposure: &Exposure) -> Option<&call::Chunk> {
-        match exposure.is_reply {
-            true => self.exposed.get(&exposure.xid).map(|reply| &reply.chunk),
-            false => self.calls.get(&exposure.xid)?.chunks.get(exposure.chunk),
-        }
-    }
-
-    /// Notes the segments of a Reply that its Requester will pull.
-    pub(crate) fn expose_reply(&mut self, handles: impl Iterator<Item = u32>, xid: u32) {
-        for (segment, handle) in handles.enumerate() {
-            let exposure = Exposure { xid, chunk: 0, segment, is_reply: true };
-            self.exposures.entry(handle).or_default().push(exposure);
-        }
-    }
-
-    /// Forgets the segments of a Call or of a Reply.
-    pub(crate) fn conceal(&mut self, handles: impl Iterator<Item = u32>, xid: u32, is_reply: bool) {
-        for handle in handles {
-            if let Some(exposures) = self.exposures.get_mut(&handle) {
-                exposures.retain(|exposure| (exposure.xid, exposure.is_reply) != (xid, is_reply));
-                if exposures.is_empty() {
-                    self.exposures.remove(&handle);
-                }
-            }
-        }
     }
 }

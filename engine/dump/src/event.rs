@@ -10,8 +10,7 @@ use stag_wire::reliable_reply::ReliableReply;
 use stag_wire::rpcrdma::{self, Done};
 use stag_wire::rpcrdma2::{Header2, OptionalOperation};
 
-use crate::compound::CapturedCompound;
-use crate::program::Rpc;
+use crate::procedure::{Rpc, Status};
 
 /// An end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +192,46 @@ pub struct Message<'a> {
     pub answered: Option<Answered<'a>>,
     /// The rules that it breaks.
     pub violations: &'a [RuleViolation],
+}
+
+/// A COMPOUND or CB_COMPOUND of NFS version 4, or its results.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CapturedCompound {
+    /// Of a Call: 0, 1 or 2, or a number that is no minor version.
+    pub minor_version: Option<u32>,
+    /// The operations, as far as they can be read, 64 at most.
+    pub operations: Vec<CapturedOperation>,
+    /// Operations that are not listed.
+    pub unlisted: u32,
+}
+
+/// An operation with its arguments, or with its results.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CapturedOperation {
+    /// Its number.
+    pub number: u32,
+    /// Its name; none if the number has none in 4.0 to 4.2.
+    pub name: Option<&'static str>,
+    /// Of results: the status.
+    pub status: Option<Status>,
+    /// Arguments or results, field by field.
+    pub text: String,
+}
+
+impl fmt::Display for CapturedOperation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => f.write_str(name)?,
+            None => write!(f, "operation {}", self.number)?,
+        }
+        if let Some(status) = &self.status {
+            write!(f, " {status}")?;
+        }
+        if !self.text.is_empty() {
+            write!(f, " {}", self.text)?;
+        }
+        Ok(())
+    }
 }
 
 /// Something that was seen.

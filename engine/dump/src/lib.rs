@@ -36,14 +36,19 @@ mod conversation;
 mod cut;
 mod event;
 mod iwarp;
+mod party;
+mod procedure;
 mod program;
 mod pulled;
+mod reading;
 mod report;
 mod roce;
+mod speaker;
 pub mod status;
 mod stream;
 mod transmission;
 mod version2;
+mod violations;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -51,12 +56,12 @@ use std::time::Duration;
 
 use stag_wire::roce::PORT as ROCE_PORT;
 
-pub use compound::{CapturedCompound, CapturedOperation};
 pub use event::{
-    Answered, CapturedEvent, CapturedFabric, ChunkKind, ChunkUse, ConnectionEnd, Endpoints, EventKind,
-    Extension, IpProtocol, Message, Moved, RuleViolation, Setup, Termination, Totals,
+    Answered, CapturedCompound, CapturedEvent, CapturedFabric, CapturedOperation, ChunkKind, ChunkUse,
+    ConnectionEnd, Endpoints, EventKind, Extension, IpProtocol, Message, Moved, RuleViolation, Setup,
+    Termination, Totals,
 };
-pub use program::{CalledProcedure, Rpc, Status};
+pub use procedure::{CalledProcedure, Rpc, Status};
 
 use capture::CapturedFrame;
 use event::Context;

@@ -1,32 +1,19 @@
 //! Replies that their Requester pulls and confirms with RDMA_DONE, where both sides agreed on that (reliable reply).
 
-use std::time::Duration;
-
 use stag_wire::rpcrdma::{Done, Segment};
-use stag_wire::xdr::Reduced;
 
 use crate::call::{Call, Chunk};
-use crate::check::{self, Violations};
+use crate::check;
 use crate::conversation::{Conversation, Parts};
 use crate::event::{Answered, ChunkKind, Context, Message};
-use crate::program::{self, Called, Reading};
+use crate::party::ExposedReply;
+use crate::program;
+use crate::reading::Reading;
 use crate::report::{called_by, report, report_answer};
+use crate::violations::Violations;
 
 /// Replies of one side that are followed at once; beyond, those to come are only reported.
 const EXPOSED_MAX: usize = 4096;
-
-/// A Reply that its Responder exposed.
-#[derive(Debug)]
-pub(crate) struct ExposedReply {
-    /// The Read chunk that holds its Payload stream.
-    pub(crate) chunk: Chunk,
-    frame: u64,
-    time: Duration,
-    called: Option<Called>,
-    /// What its Write chunks hold.
-    reduced: Vec<Reduced>,
-    held: usize,
-}
 
 impl Conversation {
     /// Takes a Reply whose Payload stream the Requester is to pull.

@@ -4,11 +4,11 @@ use stag_wire::rpcrdma::{Done, Fixed, Header, HeaderError};
 use stag_wire::rpcrdma2::{self, Body2, Header2, OptionalOperation};
 
 use crate::call::Call;
-use crate::check::Violations;
 use crate::event::{
     Answered, ChunkUse, ConnectionEnd, Context, EventKind, Extension, Message, RuleViolation,
 };
-use crate::program::Called;
+use crate::reading::Called;
+use crate::violations::Violations;
 
 /// What was called.
 pub(crate) fn called_by(call: Option<&Call>) -> Option<Called> {

@@ -10,30 +10,17 @@ use stag_wire::rpcrdma2::{
 use stag_wire::xdr::Reduced;
 
 use crate::call::{Call, Chunk, Wanted, WantedItem};
-use crate::check::{self, Violations};
-use crate::compound::SentCompound;
+use crate::check;
 use crate::conversation::{Conversation, Parts};
 use crate::event::{ChunkKind, ConnectionEnd, Context, Message};
-use crate::program::{self, Called, Reading};
+use crate::program;
+use crate::reading::{Reading, SentCompound};
 use crate::report::{called_by, report, report_answer};
+use crate::speaker::Group;
+use crate::violations::Violations;
 
 /// Octets of a group's Payload stream that are kept; a longer one is not read.
 const STREAM_LEN_MAX: usize = 2 << 20;
-
-/// A message of several transmissions, of which some are missing.
-#[derive(Debug)]
-pub(crate) struct Group {
-    xid: u32,
-    direction: MessageType,
-    lead_option: u32,
-    count: u32,
-    next: u32,
-    /// `None` if it is too long to be kept.
-    stream: Option<Vec<u8>>,
-    reduced: Vec<Reduced>,
-    /// Of a Reply: what was called.
-    called: Option<Called>,
-}
 
 /// The part of the Payload stream in a transmission; what its header claims may be more than there is.
 fn part<'a>(payload: &'a [u8], claimed: u32, violations: &mut Violations) -> &'a [u8] {

@@ -1,56 +1,17 @@
 //! Messages of version 2, and the transport characteristics of both sides.
 
-use std::collections::VecDeque;
-
 use stag_wire::rpcrdma::INLINE_THRESHOLD_DEFAULT;
 use stag_wire::rpcrdma2::{
-    self, Body2, BufferGroup, CharacteristicValue, Error2, Header2, MessageType, OptionMessage,
-    OptionalOperation, Refused2, option,
+    self, Body2, Error2, Header2, MessageType, OptionMessage, OptionalOperation, Refused2, option,
 };
 
-use crate::check::Violations;
 use crate::conversation::{Conversation, Parts};
 use crate::event::{ConnectionEnd, Context, EventKind, Extension, Message};
 use crate::report::report;
-use crate::transmission::Group;
+use crate::violations::Violations;
 
 /// Requests for characteristics that one side waits for at most.
 const ASKED_MAX: usize = 16;
-
-/// What a side said of itself in version 2, and what it has begun to say.
-#[derive(Debug, Default)]
-pub(crate) struct Speaker {
-    /// It sent a message of version 2.
-    has_spoken: bool,
-    /// It was answered in version 2.
-    is_confirmed: bool,
-    /// It sent a Call of several transmissions.
-    pub(crate) sends_groups: bool,
-    /// Octets of its smallest Receive.
-    receive_size: Option<u32>,
-    /// Transmissions of the longest Call that it takes.
-    pub(crate) request_limit: Option<u32>,
-    /// How its Receives are divided, if it said so.
-    pub(crate) structure: Option<Vec<BufferGroup>>,
-    /// Its requests for characteristics that were not answered.
-    asked: VecDeque<u32>,
-    /// The messages that it is in the midst of: a Call, a Reply.
-    pub(crate) groups: [Option<Group>; 2],
-}
-
-impl Speaker {
-    /// Takes a characteristic of the side.
-    fn learn(&mut self, value: &CharacteristicValue<'_>) {
-        match value {
-            CharacteristicValue::ReceiveSize(octets) => self.receive_size = Some(*octets),
-            CharacteristicValue::RequestLimit(limit) => self.request_limit = Some(*limit),
-            CharacteristicValue::BufferStructure(structure) => {
-                self.structure = Some(structure.groups.iter().take(64).collect());
-            }
-            _ => {}
-        }
-    }
-}
 
 impl Violations {
     /// Names what was refused in a message of version 2.
