@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use stag_memory::Buf;
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL, Pieces};
-use crate::disk::{Sync, Work};
 use crate::file::DiskFile;
+use crate::work::{Sync, Work};
 
 pub(crate) fn run(mut work: Work, file: &DiskFile) -> DiskCompletion {
     let result = loop {

@@ -13,10 +13,10 @@ use rustix::fs::{fdatasync, fsync};
 use rustix::io::Errno;
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
-use crate::disk::{DROP_PATIENCE, Sync, Work};
 use crate::file::DiskFile;
 use crate::helpers::{HelperLimits, Helpers};
 use crate::system;
+use crate::work::{DROP_PATIENCE, Sync, Work};
 
 /// Threads of one owner: as many operations of it wait for a disk at once.
 const THREADS_MAX: usize = 32;

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use stag_memory::{Arena, ArenaId, Buf, Location, Shared};
 
 use crate::completion::{Data, DiskCompletion, PIECES_USUAL};
-use crate::disk::{DROP_PATIENCE, Sync, Work};
 use crate::file::DiskFile;
+use crate::work::{DROP_PATIENCE, Sync, Work};
 
 /// The most bytes that one registered buffer may have.
 const REGISTERED_LEN_MAX: u64 = 1 << 30;

@@ -9,7 +9,8 @@ use rustix::io::Errno;
 
 use crate::blocking;
 use crate::completion::{Data, DiskCompletion};
-use crate::disk::{Means, Operations, Work};
+use crate::operations::{Means, Operations};
+use crate::work::Work;
 
 /// An operation, for who looks on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
