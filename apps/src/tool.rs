@@ -87,11 +87,6 @@ Examples: stag demo
           stag ls -l shm://NAME/data
 ";
 
-/// The command line, for what is made from it.
-pub(crate) fn command() -> clap::Command {
-    Stag::command()
-}
-
 #[derive(Debug, Subcommand)]
 enum Command {
     Demo(demo::Demo),
@@ -150,7 +145,7 @@ impl Command {
             Command::Admin(command) => command.run(out),
             Command::Top(command) => command.run(out),
             Command::Translate(command) => command.run(out),
-            Command::Generate(command) => command.run(out),
+            Command::Generate(command) => command.run(Stag::command(), out),
             Command::Stagd(options) => stagd::run(options, out),
         }
     }

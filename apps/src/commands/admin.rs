@@ -7,9 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde::Serialize;
 
-use changes::ExportsChange;
+use changes::{Done, ExportsChange};
 use stag_server::admin::{
     AdminReply, AdminRequest, HeldKind, HoldingsState, ServerState, ask, ask_for_recording, only_socket,
 };
@@ -64,12 +63,6 @@ enum What {
     },
     /// Stops the server in order
     Stop,
-}
-
-/// What a request did: an object of `--json`.
-#[derive(Serialize)]
-struct Done {
-    done: String,
 }
 
 /// Asks the server at `socket`, or the only one of this machine.

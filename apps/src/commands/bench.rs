@@ -12,6 +12,7 @@
 
 mod chart;
 mod compare;
+mod peer_row;
 mod peers;
 mod report;
 mod results;

@@ -1,20 +1,22 @@
 //! `stag dump`: shows the messages of a capture.
 
 mod json;
+mod show;
 mod text;
 mod version2;
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
-use std::time::Duration;
 
 use clap::Args;
 use stag_dump::capture::CaptureReader;
-use stag_dump::{Analyzer, CapturedEvent, IpProtocol, Options, Totals};
+use stag_dump::{Analyzer, IpProtocol, Options, Totals};
 
 use stag_server::failure::CommandFailure;
 use stag_server::output::Output;
 use stag_server::values::count;
+
+use self::show::Show;
 
 /// Shows the RPC-over-RDMA in a capture, and the rules it breaks
 #[derive(Debug, Args)]
@@ -45,16 +47,6 @@ pub struct Dump {
 
 /// Octets read from the file at once.
 const READ_LEN: usize = 256 << 10;
-
-/// Shows what an analyzer reports. Output that fails ends it: what is behind is not looked at any more.
-trait Show {
-    /// Takes the time of the first frame.
-    fn begin(&mut self, _time: Duration) {}
-    /// Shows one event.
-    fn event(&mut self, event: &CapturedEvent<'_>, out: &mut Output) -> Result<(), CommandFailure>;
-    /// Shows what was counted.
-    fn totals(&mut self, totals: &Totals, out: &mut Output) -> Result<(), CommandFailure>;
-}
 
 impl Dump {
     /// Runs it.

@@ -11,8 +11,6 @@ use stag_server::failure::CommandFailure;
 use stag_server::output::Output;
 use stag_server::stagd;
 
-use crate::tool;
-
 /// Writes manual pages and shell completions of stag and stagd
 #[derive(Debug, Args)]
 #[command(after_help = "Examples: stag generate /tmp/stag\n          man /tmp/stag/stagd.8")]
@@ -22,12 +20,12 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// Runs it.
-    pub fn run(&self, out: &mut Output) -> Result<(), CommandFailure> {
+    /// Runs it, for this command line of `stag`.
+    pub fn run(&self, stag: Command, out: &mut Output) -> Result<(), CommandFailure> {
         let directory = &self.directory;
-        let write = || -> io::Result<()> {
+        let write = move || -> io::Result<()> {
             fs::create_dir_all(directory)?;
-            for (command, section) in [(tool::command(), "1"), (stagd::command(), "8")] {
+            for (command, section) in [(stag, "1"), (stagd::command(), "8")] {
                 for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
                     generate_to(shell, &mut command.clone(), command.get_name().to_owned(), directory)?;
                 }

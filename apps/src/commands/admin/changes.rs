@@ -13,7 +13,11 @@ use stag_server::failure::CommandFailure;
 use stag_server::output::Output;
 use stag_server::values::{Delay, count};
 
-use super::Done;
+/// What a request did: an object of `--json`.
+#[derive(Serialize)]
+pub(super) struct Done {
+    pub(super) done: String,
+}
 
 /// Changes of what is served. They last until the server ends: the configuration file decides at the next start.
 #[derive(Debug, Subcommand)]

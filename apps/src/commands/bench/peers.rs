@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use clap::Args;
 use indicatif::ProgressBar;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stag_runtime::{Topology, affinity};
 use stag_server::failure::CommandFailure;
@@ -20,6 +19,7 @@ use stag_server::output::{Colour, Output};
 use stag_server::values::Time;
 use stag_server::wrapped::{columns, wrapped};
 
+use super::peer_row::{MissingProgram, PeerRow, PeerSetup};
 use super::results::{BenchResults, SCHEMA};
 use super::run::take;
 use crate::commands::perf::environment::RunEnvironment;
@@ -42,44 +42,6 @@ pub(super) struct Peers {
     /// Where the results are kept, as JSON
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-}
-
-/// One program in one shape.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct PeerRow {
-    /// What is compared.
-    pub(super) shape: String,
-    /// The program, and what of it.
-    pub(super) who: String,
-    /// Its version, as it says it.
-    pub(super) version: Option<String>,
-    /// Nanoseconds of a median round trip.
-    pub(super) round_trip_ns: Option<f64>,
-    /// Messages or Calls a second.
-    pub(super) per_second: Option<f64>,
-    /// Octets of data a second.
-    pub(super) bytes_per_second: Option<f64>,
-    /// What differs from `stag`'s row.
-    pub(super) differs: String,
-    /// Why there is no figure.
-    pub(super) error: Option<String>,
-    /// Other programs ran on the cores; null of programs that do not tell.
-    pub(super) disturbed: Option<bool>,
-}
-
-/// A program that is not here.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MissingProgram {
-    pub(super) program: String,
-    /// Debian's package that has it.
-    pub(super) package: String,
-}
-
-/// The cores of the client and of the server, and how long each measurement takes.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PeerSetup {
-    pub(super) cores: [usize; 2],
-    pub(super) duration: Duration,
 }
 
 /// What is compared: the arguments of `stag perf`, what of it is told, and the others.

@@ -13,7 +13,7 @@ use stag_server::output::Output;
 use stag_server::values::{Size, Time};
 
 use super::chart::{Axis, Line, Scale, bars, chart, escaped};
-use super::peers::{MissingProgram, PeerRow};
+use super::peer_row::{MissingProgram, PeerRow};
 use super::results::{BenchResults, point_name};
 use super::run::verdict;
 use crate::commands::perf::rate;

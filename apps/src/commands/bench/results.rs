@@ -8,7 +8,7 @@ use serde_json::Value;
 use stag_server::failure::CommandFailure;
 use stag_server::values::Size;
 
-use super::peers::{MissingProgram, PeerRow};
+use super::peer_row::{MissingProgram, PeerRow};
 use crate::commands::perf::rate;
 
 /// The version of [`BenchResults`].

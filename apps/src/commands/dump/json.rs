@@ -13,7 +13,8 @@ use stag_wire::cm_private_data::PrivateData;
 use stag_wire::rpcrdma::{self, ErrorBody, Fixed, MessageProcedure};
 use stag_wire::rpcrdma2::Body2;
 
-use super::{Show, version2};
+use super::show::Show;
+use super::version2;
 
 /// Connections, and incidents, that the totals list one by one; beyond, they are only counted.
 const LISTED_MAX: usize = 10_000;

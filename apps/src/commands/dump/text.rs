@@ -15,7 +15,8 @@ use stag_server::wrapped::{columns, wrapped};
 use stag_wire::rpcrdma::{ErrorBody, HeaderLists, MessageProcedure, Segment};
 use stag_wire::rpcrdma2::Body2;
 
-use super::{Show, version2};
+use super::show::Show;
+use super::version2;
 
 /// Lines.
 #[derive(Default)]

@@ -9,6 +9,7 @@ use stag_server::values::{Size, Time};
 
 use super::environment::{FigureEnvironment, RunEnvironment};
 use super::plan::{BUILD_PROFILE, Plan};
+use super::progress::progress;
 use super::requirement::rate;
 
 /// Of what as many cores would ideally gain, the least that memcpy gains on otherwise idle cores.
@@ -54,7 +55,7 @@ pub(super) fn run(plan: &Plan, environment: &RunEnvironment, out: &mut Output) -
         out.line(super::report::warning(finding))?;
     }
     out.flush()?;
-    let bar = super::progress(plan, 0, out);
+    let bar = progress(plan, 0, out);
     let figures = paired::run(scenario, plan.directory.as_deref(), |_| bar.inc(1));
     bar.finish_and_clear();
     let figures = figures.map_err(|error| CommandFailure::run(format_args!("{error:#}")))?;

@@ -19,7 +19,8 @@ use stag_server::url::{FabricName, Url};
 use stag_server::values::{Poll, Size};
 
 use super::curve::Along;
-use super::{Perf, room};
+use super::flags::Perf;
+use super::room;
 use crate::repair;
 
 /// The largest READ and WRITE that our own server takes, as `stagd` does: its Replies and pulls are planned for 1 MiB.

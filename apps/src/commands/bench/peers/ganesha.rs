@@ -7,8 +7,8 @@ use std::process::Stdio;
 use stag_bench::null_over_tcp::{self, NullOverTcp};
 use stag_server::values::Poll;
 
+use super::super::peer_row::{MissingProgram, PeerRow, PeerSetup};
 use super::tools::{Running, find, free_port, pinned, version, wait_for};
-use super::{MissingProgram, PeerRow, PeerSetup};
 use crate::demo::server::{Server, ServerConfig};
 
 /// What is compared.

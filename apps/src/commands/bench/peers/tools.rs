@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{MissingProgram, PeerRow, PeerSetup};
+use super::super::peer_row::{MissingProgram, PeerRow, PeerSetup};
 
 /// How long a server may take to listen, in looks of [`LOOK_TIME`].
 const LOOKS: u32 = 100;
