@@ -16,9 +16,9 @@ use stag_runtime::{Clock, PollMode, Poller, sleep};
 use stag_wire::nfs3;
 use stag_wire::rpc::OpaqueAuth;
 
-use super::RemoteError;
 use super::credentials;
-use super::mount;
+use super::error::RemoteError;
+use super::tcp;
 use crate::counters::Counters;
 use crate::limits;
 use crate::options;
@@ -525,9 +525,9 @@ fn speaks_rpc(url: &Url) -> bool {
     let Some((host, port)) = url.host_and_port().ok().filter(|_| url.fabric == FabricName::Iwarp) else {
         return false;
     };
-    let Ok(mut rpc) = mount::connect(host, port) else { return false };
+    let Ok(mut rpc) = tcp::connect(host, port) else { return false };
     matches!(
-        mount::call(&mut rpc, &Null, OpaqueAuth::NONE),
+        tcp::call(&mut rpc, &Null, OpaqueAuth::NONE),
         Ok(_) | Err(StreamCallError::NotExecuted(_) | StreamCallError::Denied(_))
     )
 }

@@ -8,8 +8,9 @@ use stag_wire::nfs3::{
     Handle as WireHandle, PostOpAttributes, ReaddirArguments, ReaddirplusArguments, Status, VERIFIER_LEN,
 };
 
+use super::error::{RemoteError, answer};
+use super::node::{RemoteEntry, RemoteHandle};
 use super::session::Session;
-use super::{RemoteEntry, RemoteError, RemoteHandle, answer};
 
 /// Octets of a Reply that lists.
 const LISTING_LEN: u32 = 64 << 10;

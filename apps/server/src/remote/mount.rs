@@ -1,26 +1,19 @@
 //! MOUNT: finds the handle of an export. A server of ours serves it on the RDMA connection, any other over
 //! TCP, at a port that its rpcbind knows.
 
-use std::net::ToSocketAddrs;
-use std::time::Duration;
-
 use stag_nfs::client::{AnyOperation, FinishedCall, Operation};
-use stag_rpc::{BlockingClient, CallSource, StreamCall, StreamCallError, StreamLimits};
+use stag_rpc::{BlockingClient, StreamCallError};
 use stag_wire::mount3;
 use stag_wire::rpc::{OpaqueAuth, flavor};
 use stag_wire::rpcbind::{self, Mapping, PortmapProcedure};
 use stag_wire::xdr::{Encode, Overflow, Reader, Writer};
 
+use super::credentials;
+use super::error::RemoteError;
 use super::link::Link;
-use super::{RemoteError, credentials};
+use super::tcp::{call, connect};
 use crate::options;
 use crate::url::Url;
-
-/// How long a TCP connection may take to come about, and then each answer.
-const TIMEOUTS: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(10));
-
-/// Bounds of Calls over TCP: header, credential, and a path; of their Replies: a list of exports.
-const LIMITS: StreamLimits = StreamLimits { calls_max: 1, call_len_max: 4096, reply_len_max: 1 << 20 };
 
 /// Where MOUNT is served.
 pub(super) enum Mount {
@@ -119,30 +112,6 @@ impl Mount {
             (status, _) => format!("mounting {path}: {status:?}"),
         })
     }
-}
-
-/// Connects to a host by TCP, to the first of its addresses that answers, from a reserved port if that is permitted: exports
-/// that are `secure` want one.
-pub(super) fn connect(host: &str, port: u16) -> Result<BlockingClient, String> {
-    let addresses = (host, port).to_socket_addrs().map_err(|error| error.to_string())?;
-    let mut problem = "the host has no address".to_owned();
-    for address in addresses {
-        match BlockingClient::connect(address, CallSource::ReservedPort, LIMITS, TIMEOUTS) {
-            Ok(rpc) => return Ok(rpc),
-            Err(error) => problem = error.to_string(),
-        }
-    }
-    Err(problem)
-}
-
-/// Makes a Call over TCP, and returns the encoded results.
-pub(super) fn call<O: Operation>(
-    rpc: &mut BlockingClient,
-    operation: &O,
-    credential: OpaqueAuth<'_>,
-) -> Result<Vec<u8>, StreamCallError> {
-    let (program, version, procedure) = (O::PROGRAM, O::VERSION, operation.procedure());
-    rpc.call(&StreamCall { program, version, procedure, credential, arguments: operation })
 }
 
 /// The TCP port of MOUNT version 3, as the host's rpcbind has it.

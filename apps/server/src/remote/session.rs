@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::future::{Future, poll_fn};
+use std::os::unix::ffi::OsStrExt;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::slice;
@@ -18,18 +19,19 @@ use stag_nfs::client::{AnyOperation, ClientError, FinishedCall, Operation};
 use stag_rpc::Chunks;
 use stag_runtime::{Poller, sleep};
 use stag_wire::nfs3::{
-    self, Attributes, CommitArguments, CreateArguments, CreateHow, CreateReply, Data, FsinfoArguments,
-    FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle, LinkArguments,
-    LookupArguments, MkdirArguments, Path, PostOpAttributes, ReadArguments, ReadlinkArguments,
-    RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments, Stable, Status,
-    SymlinkArguments, Verifier, WriteArguments,
+    self, Attributes, CommitArguments, CreateArguments, CreateHow, CreateReply, Data, DirectoryName,
+    FsinfoArguments, FsinfoOk, FsstatArguments, FsstatOk, GetattrArguments, Handle as WireHandle,
+    LinkArguments, LookupArguments, MkdirArguments, Name, Path, PostOpAttributes, ReadArguments,
+    ReadlinkArguments, RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments,
+    Stable, Status, SymlinkArguments, Verifier, WriteArguments,
 };
 use stag_wire::xdr::Item;
 
-use super::data::Limits;
+use super::error::{RemoteError, answer};
 use super::link::{Link, SLEEP_MAX, SPIN, clock, connect};
 use super::mount::Mount;
-use super::{Remote, RemoteError, RemoteHandle, RemoteNode, answer, place, with_mode};
+use super::node::{RemoteHandle, RemoteNode, with_mode};
+use super::transfer_limits::Limits;
 use crate::failure::CommandFailure;
 use crate::url::Url;
 
@@ -184,11 +186,6 @@ impl Session {
     /// Whether both are the same connection.
     pub(crate) fn is(&self, other: &Session) -> bool {
         Rc::ptr_eq(&self.inner, &other.inner)
-    }
-
-    /// The connection for use while no task runs.
-    pub(crate) fn alone(&self) -> Remote {
-        Remote { session: self.clone() }
     }
 
     /// Runs tasks of this connection alone to their ends.
@@ -571,6 +568,10 @@ impl WriteState {
     pub(crate) fn is_kept_by(&self, verifier: Verifier) -> bool {
         !self.has_changed && self.verifier == Some(verifier)
     }
+}
+
+fn place<'a>(folder: &'a RemoteHandle, name: &'a OsStr) -> DirectoryName<'a> {
+    DirectoryName { directory: WireHandle(folder), name: Name(name.as_bytes()) }
 }
 
 /// The error of a procedure that gives a file a name: it fails between two exports, and at a file system mounted below one.
