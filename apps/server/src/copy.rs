@@ -6,13 +6,16 @@
 //! | `file` | one file: parts in flight, holes, and cleaning up after a failure |
 //! | `flight` | parts in flight, and the memory that all of them share |
 //! | `keep` | attributes, for `--preserve` |
+//! | `options`, `halt` | the flags; why work ends early |
 //! | `found` | the kind and attributes of an existing file |
 //! | `report` | progress, and the summary |
 
 mod file;
 mod flight;
 mod found;
+mod halt;
 mod keep;
+mod options;
 mod report;
 mod tree;
 
@@ -25,51 +28,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use clap::Args;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use stag_runtime::Clock;
 
 use crate::failure::CommandFailure;
-use crate::options;
 use crate::output::Output;
 use crate::remote::RemoteNode;
 use crate::remote::session::{Session, Task, Tasks, run};
 use crate::url::Place;
 use found::{Found, Kind};
+use halt::{local, remains};
+pub use options::CopyOptions;
 use report::{Copied, Progress};
 use tree::{Copier, End, Folder, Job};
-
-/// How `stag cp`, `get` and `put` copy.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct CopyOptions {
-    /// Copy folders with everything in them
-    #[arg(short, long)]
-    recursive: bool,
-    /// Keep modes with set-ID and sticky bits, owners, times and hard links
-    #[arg(short, long)]
-    preserve: bool,
-    /// The target is the copy's name, even if it is a folder
-    #[arg(short = 'T', long)]
-    no_target_directory: bool,
-    /// Files in flight at once, over one connection
-    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=64))]
-    jobs: u16,
-}
-
-/// Why a part of the work ended early.
-enum Halt {
-    /// It failed.
-    Failed(CommandFailure),
-    /// Another part failed, or a signal came.
-    Stopped,
-}
-
-impl From<CommandFailure> for Halt {
-    fn from(failure: CommandFailure) -> Halt {
-        Halt::Failed(failure)
-    }
-}
 
 /// How long the removal of incomplete files may take after a signal.
 const CLEANUP_MAX: Duration = Duration::from_secs(5);
@@ -121,7 +93,7 @@ fn connect(place: &Place, tasks: &Rc<Tasks>, known: Option<(&Place, &End)>) -> R
     {
         return Ok(End::Remote(session.clone()));
     }
-    Session::connect(url, !options::get().no_reconnect, Rc::clone(tasks)).map(End::Remote)
+    Session::connect(url, !crate::options::get().no_reconnect, Rc::clone(tasks)).map(End::Remote)
 }
 
 /// What is at a place, if anything; whether a symbolic link of this machine is followed is said.
@@ -250,11 +222,6 @@ fn end(copier: &Copier, signal: Option<i32>) -> Result<(), CommandFailure> {
     })
 }
 
-/// What is left of incomplete files, behind the reason why they are so.
-fn remains(places: impl IntoIterator<Item = (Place, &'static str)>) -> String {
-    places.into_iter().map(|(place, what)| format!("; {place} {what}")).collect()
-}
-
 /// Reads until `buffer` is full or the source ends.
 pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
@@ -267,8 +234,4 @@ pub fn read_full(source: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize>
         }
     }
     Ok(len)
-}
-
-fn local(path: &Path, error: &io::Error) -> CommandFailure {
-    CommandFailure::run(format_args!("{}: {error}", path.display()))
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::process::ExitCode;
 
-use crate::logging;
+use crate::logging::tell;
 
 /// Why a command ends. Its text is one line that names the thing, the value found, the limit and the
 /// repair, as far as there are such.
@@ -129,9 +129,9 @@ impl fmt::Display for CommandFailure {
 pub fn say(program: &str, text: &str, is_json: bool) {
     if is_json {
         let object = serde_json::json!({ "event": "error", "program": program, "error": text });
-        logging::tell(&object.to_string());
+        tell(&object.to_string());
     } else {
-        logging::tell(&format!("{program}: {text}"));
+        tell(&format!("{program}: {text}"));
     }
 }
 

@@ -2,12 +2,12 @@
 //! `STAG_LOG=stag_rpc=debug`).
 
 mod format;
+mod lines;
 
 use std::env;
-use std::io::{self, IsTerminal, Write};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -16,23 +16,16 @@ use tracing_subscriber::reload;
 use crate::failure::CommandFailure;
 use format::LineFormat;
 pub use format::{LogFormat, now};
+pub use lines::{FLUSH_MAX, flush, notice, tell};
+use lines::{LOG, LogWriter, NOTICES};
 
 /// The variable that sets the log's level.
 const VARIABLE: &str = "STAG_LOG";
-
-/// Octets of lines that wait for the reader of standard error. Lines that do not fit are dropped and counted.
-const WAITING_MAX: usize = 256 << 10;
-
-/// How long the end of a program waits for the readers of its last words: for each of standard output and standard error.
-pub const FLUSH_MAX: Duration = Duration::from_secs(1);
 
 /// Changes what the filter of the log lets through.
 type SetFilter = Box<dyn Fn(Targets) -> Result<(), reload::Error> + Send + Sync>;
 
 static SET_FILTER: OnceLock<SetFilter> = OnceLock::new();
-
-/// How lines are written that are no events.
-static NOTICES: OnceLock<LineFormat> = OnceLock::new();
 
 /// Reads a filter: a level, or `target=level` with commas between.
 fn filter(text: &str) -> Result<Targets, String> {
@@ -79,107 +72,6 @@ pub fn write_on_thread() -> Result<(), CommandFailure> {
     thread
         .map(drop)
         .map_err(|error| CommandFailure::run(format_args!("a thread for the log (clone): {error}")))
-}
-
-/// Waits until what was logged is written, but not long: a reader that has stopped reading holds nobody up.
-pub fn flush() {
-    let lines = LOG.lines();
-    if lines.has_thread {
-        let is_busy = |lines: &mut Lines| lines.is_writing || !lines.waiting.is_empty();
-        drop(LOG.changed.wait_timeout_while(lines, FLUSH_MAX, is_busy));
-    } else {
-        LOG.write(lines);
-    }
-}
-
-/// Writes a line to standard error, whatever the level of the log, behind what was logged. Waits as [`flush`] does.
-pub fn tell(line: &str) {
-    LOG.push(format!("{line}\n").as_bytes());
-    flush();
-}
-
-/// Writes a line of the server, whatever the level of the log, in the form of its lines. Waits as [`flush`] does.
-pub fn notice(text: &str) {
-    LOG.push(notice_line(text).as_bytes());
-    flush();
-}
-
-fn notice_line(text: &str) -> String {
-    NOTICES.get_or_init(|| LineFormat::new(LogFormat::Text)).notice(text)
-}
-
-/// Lines on their way to standard error, which a thread of its own writes: a reactor never waits for its reader.
-struct Log {
-    lines: Mutex<Lines>,
-    changed: Condvar,
-}
-
-struct Lines {
-    waiting: Vec<u8>,
-    dropped: u64,
-    has_thread: bool,
-    is_writing: bool,
-}
-
-static LOG: Log = Log {
-    lines: Mutex::new(Lines { waiting: Vec::new(), dropped: 0, has_thread: false, is_writing: false }),
-    changed: Condvar::new(),
-};
-
-impl Log {
-    /// Held only briefly.
-    fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn push(&self, line: &[u8]) {
-        let mut lines = self.lines();
-        if lines.waiting.len() + line.len() > WAITING_MAX {
-            lines.dropped += 1;
-            return;
-        }
-        lines.waiting.extend_from_slice(line);
-        drop(lines);
-        self.changed.notify_all();
-    }
-
-    /// Writes what waits, for ever.
-    fn write_on(&self) {
-        loop {
-            let wait = self.changed.wait_while(self.lines(), |lines| lines.waiting.is_empty());
-            self.write(wait.unwrap_or_else(PoisonError::into_inner));
-        }
-    }
-
-    fn write(&self, mut lines: MutexGuard<'_, Lines>) {
-        let mut text = std::mem::take(&mut lines.waiting);
-        let dropped = std::mem::take(&mut lines.dropped);
-        lines.is_writing = true;
-        drop(lines);
-        if dropped > 0 {
-            let told =
-                notice_line(&format!("{dropped} lines of the log were dropped: they were not read in time"));
-            text.extend(told.bytes());
-        }
-        // A program goes on without readers.
-        let _ = io::stderr().write_all(&text);
-        self.lines().is_writing = false;
-        self.changed.notify_all();
-    }
-}
-
-/// Takes a line at a time.
-struct LogWriter;
-
-impl Write for LogWriter {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        LOG.push(line);
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// A file or a pipe gets no colours, nor does a user who opted out (no-color.org).

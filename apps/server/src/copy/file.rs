@@ -14,8 +14,9 @@ use stag_wire::nfs3::{CreateHow, SetAttributes, Stable, Status};
 
 use super::flight::Flight;
 use super::found::{Found, Kind, MODE_MASK};
+use super::halt::{Halt, local};
+use super::keep;
 use super::tree::{Copier, Folder, Source};
-use super::{Halt, keep, local};
 use crate::failure::CommandFailure;
 use crate::remote::session::{Session, WriteState};
 use crate::remote::{RemoteError, RemoteHandle, with_mode};
@@ -495,10 +496,10 @@ impl Copier {
         }
         match &target.out {
             Out::Local { is_file: false, .. } => Ok(()),
-            Out::Local { path, file, .. } => keep::local(self, file, target.owner, &source.found)
+            Out::Local { path, file, .. } => keep::local(&self.copied, file, target.owner, &source.found)
                 .map_err(|error| local(path, &error).into()),
             Out::Remote { session, handle, .. } => {
-                keep::remote(self, session, handle, target.owner, &source.found)
+                keep::remote(&self.copied, session, handle, target.owner, &source.found)
                     .await
                     .map_err(|error| error.at(&target.place).into())
             }

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use super::Halt;
+use super::halt::Halt;
 use crate::remote::session::Tasks;
 
 /// A part of a file on its way.

@@ -3,6 +3,7 @@
 //! As cp(1): the owner first, since a change of owner clears the set-ID bits; if the owner cannot be kept,
 //! neither are these bits, because they would name another user.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,7 +14,7 @@ use rustix::io::Errno;
 use stag_wire::nfs3::{SetAttributes, Status};
 
 use super::found::{Found, Kind, SET_ID_MASK, SPECIAL_MASK, mode_and_times};
-use super::tree::Copier;
+use super::report::Copied;
 use crate::remote::session::Session;
 use crate::remote::{RemoteError, RemoteHandle};
 
@@ -49,15 +50,20 @@ fn is_not_permitted(error: Errno) -> bool {
 }
 
 /// The mode of a copy whose owner could not be kept. Counts what is lost.
-fn without_owner(copier: &Copier, found: &Found) -> u32 {
-    let not_kept = &mut copier.copied.borrow_mut().not_kept;
+fn without_owner(copied: &RefCell<Copied>, found: &Found) -> u32 {
+    let not_kept = &mut copied.borrow_mut().not_kept;
     not_kept.owners += 1;
     not_kept.special_bits += u64::from(found.mode & SET_ID_MASK != 0);
     found.mode & !SET_ID_MASK
 }
 
 /// Makes an open file of this machine, which has `owner`, like `found`.
-pub(super) fn local(copier: &Copier, file: &File, owner: (u32, u32), found: &Found) -> io::Result<()> {
+pub(super) fn local(
+    copied: &RefCell<Copied>,
+    file: &File,
+    owner: (u32, u32),
+    found: &Found,
+) -> io::Result<()> {
     let mut mode = found.mode;
     if owner != (found.uid, found.gid) {
         let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
@@ -65,7 +71,7 @@ pub(super) fn local(copier: &Copier, file: &File, owner: (u32, u32), found: &Fou
             Err(error) if is_not_permitted(error) => {
                 // The group alone may do.
                 let _ = rustix::fs::fchown(file, None, Some(gid));
-                mode = without_owner(copier, found);
+                mode = without_owner(copied, found);
             }
             given => given?,
         }
@@ -75,11 +81,11 @@ pub(super) fn local(copier: &Copier, file: &File, owner: (u32, u32), found: &Fou
 }
 
 /// The same for a symbolic link, which has no mode.
-pub(super) fn local_link(copier: &Copier, path: &Path, found: &Found) -> io::Result<()> {
+pub(super) fn local_link(copied: &RefCell<Copied>, path: &Path, found: &Found) -> io::Result<()> {
     let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
     let flags = AtFlags::SYMLINK_NOFOLLOW;
     match rustix::fs::chownat(rustix::fs::CWD, path, Some(uid), Some(gid), flags) {
-        Err(error) if is_not_permitted(error) => copier.copied.borrow_mut().not_kept.owners += 1,
+        Err(error) if is_not_permitted(error) => copied.borrow_mut().not_kept.owners += 1,
         given => given?,
     }
     Ok(rustix::fs::utimensat(rustix::fs::CWD, path, &timestamps(found), flags)?)
@@ -87,7 +93,7 @@ pub(super) fn local_link(copier: &Copier, path: &Path, found: &Found) -> io::Res
 
 /// Makes a server's file, which has `owner`, like `found`.
 pub(super) async fn remote(
-    copier: &Copier,
+    copied: &RefCell<Copied>,
     session: &Session,
     file: &RemoteHandle,
     owner: (u32, u32),
@@ -102,7 +108,7 @@ pub(super) async fn remote(
                 if owner.1 != found.gid {
                     let _ = session.set(file, SetAttributes { gid, ..SetAttributes::default() }).await;
                 }
-                mode = without_owner(copier, found);
+                mode = without_owner(copied, found);
             }
             given => drop(given?),
         }
@@ -112,7 +118,7 @@ pub(super) async fn remote(
         wanted.mode = None;
     }
     let after = session.set(file, wanted).await?;
-    let not_kept = &mut copier.copied.borrow_mut().not_kept;
+    let not_kept = &mut copied.borrow_mut().not_kept;
     not_kept.times += u64::from(found.server_times().is_none());
     // A server may drop set-ID bits without a word.
     let is_dropped = after.is_some_and(|after| after.mode & SPECIAL_MASK != mode & SPECIAL_MASK);

@@ -15,8 +15,10 @@ use stag_wire::nfs3::Status;
 
 use super::flight::Allowance;
 use super::found::{Found, Kind, MODE_MASK, SPECIAL_MASK};
+use super::halt::{Halt, local, remains};
+use super::keep;
+use super::options::CopyOptions;
 use super::report::{Copied, Progress};
-use super::{CopyOptions, Halt, keep, local, remains};
 use crate::failure::CommandFailure;
 use crate::remote::listing::Listing;
 use crate::remote::session::{Session, Tasks};
@@ -456,7 +458,8 @@ impl Copier {
                 let made = replacing(path, || symlink(&held, path));
                 made.map_err(|error| local(path, &error))?;
                 if self.options.preserve {
-                    keep::local_link(self, path, &source.found).map_err(|error| local(path, &error))?;
+                    keep::local_link(&self.copied, path, &source.found)
+                        .map_err(|error| local(path, &error))?;
                 }
             }
             (place, End::Remote(session), Some(folder)) => {
@@ -472,7 +475,7 @@ impl Copier {
                 let node = made.map_err(|error| error.at(place))?;
                 if self.options.preserve {
                     let owner = (node.attributes.uid, node.attributes.gid);
-                    let kept = keep::remote(self, session, &node.handle, owner, &source.found).await;
+                    let kept = keep::remote(&self.copied, session, &node.handle, owner, &source.found).await;
                     kept.map_err(|error| error.at(place))?;
                 }
             }
@@ -592,16 +595,17 @@ impl Copier {
                     FolderEnd::Mode(mode) => {
                         keep::open_folder(path).and_then(|folder| keep::set_mode(&folder, *mode))
                     }
-                    FolderEnd::Like(found, owner) => {
-                        keep::open_folder(path).and_then(|folder| keep::local(self, &folder, *owner, found))
-                    }
+                    FolderEnd::Like(found, owner) => keep::open_folder(path)
+                        .and_then(|folder| keep::local(&self.copied, &folder, *owner, found)),
                 };
                 ended.map_err(|error| local(path, &error).into())
             }
             (place, Some(handle), End::Remote(session)) => {
                 let ended = match end {
                     FolderEnd::Mode(mode) => keep::set_remote_mode(session, handle, *mode).await,
-                    FolderEnd::Like(found, owner) => keep::remote(self, session, handle, *owner, found).await,
+                    FolderEnd::Like(found, owner) => {
+                        keep::remote(&self.copied, session, handle, *owner, found).await
+                    }
                 };
                 ended.map_err(|error| error.at(place).into())
             }

@@ -16,15 +16,9 @@ use stag_stores::directory::{
 };
 
 use super::mounts::Mounts;
-use super::plan::Plan;
+use super::plan::{EXPORTS_ADDED_MAX, OF_LATER, Plan};
 use super::{Settings, state};
 use crate::failure::CommandFailure;
-
-/// Directories that may be added to a server at work, until it ends: one that is removed leaves a little behind.
-pub(super) const EXPORTS_ADDED_MAX: usize = 8;
-
-/// Of objects and descriptors, this fraction is for directories that are added later.
-pub(super) const OF_LATER: usize = 32;
 
 /// Descriptors without which a directory does not work.
 const DESCRIPTORS_LATER_MIN: usize = 16;

@@ -14,8 +14,9 @@ use stag_runtime::{Clock, SendError, Sender};
 use stag_stores::directory::WriteVerifier;
 
 use super::asking::snapshots;
-use super::directories::{self, EXPORTS_ADDED_MAX};
+use super::directories;
 use super::exports::{ExportSpec, Medium};
+use super::plan::EXPORTS_ADDED_MAX;
 use super::signals::Request;
 use super::weights::ClientWeight;
 use super::{Settings, StagdOptions};

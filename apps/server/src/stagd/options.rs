@@ -15,9 +15,9 @@ use crate::values::{
     CongestionControlName, DataPlacement, Delay, Exposure, Pages, Poll, Protocol, ShmAllow, Size, Switch,
 };
 
-use super::cores::CoreList;
+use super::core_list::CoreList;
 use super::listen::Listen;
-use super::sizing::LoadPart;
+use super::load_part::LoadPart;
 use super::versions::NfsVersions;
 use super::weights::ClientWeight;
 

@@ -1,6 +1,5 @@
 //! The plan of the memory: one budget, cut into pools by a commented sum.
 
-use super::directories::{EXPORTS_ADDED_MAX, OF_LATER};
 use super::exports::{ExportSpec, Medium};
 use stag_fabric::{Iwarp, Shm, Verbs};
 use stag_memory::{Pool, PriceList};
@@ -19,6 +18,12 @@ use super::listen::Listen;
 use crate::failure::CommandFailure;
 use crate::url::FabricName;
 use crate::values::Size;
+
+/// Directories that may be added to a server at work, until it ends: one that is removed leaves a little behind.
+pub(super) const EXPORTS_ADDED_MAX: usize = 8;
+
+/// Of objects and descriptors, this fraction is for directories that are added later.
+pub(super) const OF_LATER: usize = 32;
 
 /// Octets of a page of the store, the unit of the payload pool.
 pub(crate) const PAGE_LEN: usize = 4096;

@@ -17,7 +17,7 @@ use crate::url::FabricName;
 use crate::values::{CongestionControlName, Pages, Poll, Size, Switch};
 
 use super::StagdOptions;
-use super::cores::CoreList;
+use super::core_list::CoreList;
 use super::listen::{self, Listen};
 use super::versions::NfsVersions;
 use super::weights::ClientWeight;

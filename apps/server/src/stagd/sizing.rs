@@ -1,15 +1,13 @@
 //! `--plan`: the flags of a server that is large enough for a load. It turns the price list of [`Plan`] round.
 
-use std::str::FromStr;
-
 use serde::Serialize;
 
 use super::exports::Medium;
+use super::load_part::LoadPart;
 use super::plan::Plan;
 use super::{Settings, StagdOptions};
 use crate::failure::CommandFailure;
 use crate::output::Output;
-use crate::values::Size;
 
 /// What is served if the flags do not say.
 const EXPORT: &str = "mem:/data";
@@ -22,28 +20,6 @@ const STEP: u64 = 1 << 20;
 
 /// More memory than any machine has.
 const MEMORY_MAX: u64 = 1 << 50;
-
-/// A part of what a server has to be large enough for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LoadPart {
-    /// RDMA clients at once, and as many over TCP.
-    Clients(u32),
-    /// Octets of files in memory.
-    Files(Size),
-}
-
-impl FromStr for LoadPart {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LoadPart, String> {
-        let part = match text.split_once('=') {
-            Some(("clients", number)) => number.parse().ok().map(LoadPart::Clients),
-            Some(("files", size)) => size.parse().ok().map(LoadPart::Files),
-            _ => None,
-        };
-        part.ok_or_else(|| format!("{text:?} is no load; write clients=200 or files=500G"))
-    }
-}
 
 /// The flags: an object of `--json`.
 #[derive(Debug, Serialize)]
