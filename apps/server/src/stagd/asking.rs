@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 
 use stag_dump::status;
 use stag_fabric::Peer;
@@ -12,30 +12,19 @@ use stag_rpc::{
     EXECUTION_BOUNDS_NANOSECONDS, OTHER_STATUS, ProcedureStatistics, Recording, ServedConnection,
     WAIT_BOUNDS_MICROSECONDS, sum_procedures,
 };
-use stag_runtime::{CoreId, ReactorId, Sender, StatisticsReader};
+use stag_runtime::{CoreId, Sender, StatisticsReader};
 use stag_wire::mount3;
 
+use super::client_name::client_name;
 use super::holdings::Holdings;
 use super::live::LiveSettings;
-use super::report::Snapshot;
-use super::signals::Request;
+use super::request::{EvictedSender, Request, snapshots};
+use super::snapshot::Snapshot;
 use crate::admin::{
     ClientState, CoreState, ExportState, HoldingsState, LimitedState, OperationState, PATIENCE,
     ProcedureState, ServerState,
 };
 use crate::version;
-
-/// What a reactor answers with: itself, and what it counts.
-pub(super) type SnapshotSender = SyncSender<(ReactorId, Snapshot)>;
-
-/// Where a reactor says how many connections it ended.
-pub(super) type EvictedSender = SyncSender<usize>;
-
-/// Where a reactor says who holds what there.
-pub(super) type HoldingsSender = SyncSender<Holdings>;
-
-/// Where a reactor sends a copy of what it recorded; `None`: it records nothing.
-pub(super) type RecordingSender = SyncSender<Option<Recording>>;
 
 /// The reactors of this server, as other threads ask them.
 #[derive(Clone)]
@@ -48,21 +37,6 @@ pub(super) struct Reactors {
     pub(super) live: Arc<LiveSettings>,
     /// What `--memory` is for, with the octets of each.
     pub(super) memory: Arc<[(String, u64)]>,
-}
-
-/// Asks reactors for what they count. `None`: one of them did not answer in time. It waits for a system call, or the server ends.
-pub(super) fn snapshots(reactors: &[Sender<Request>]) -> Option<Vec<Snapshot>> {
-    let (sender, receiver) = sync_channel(reactors.len());
-    for reactor in reactors {
-        reactor.send(Request::Counters(sender.clone())).ok()?;
-    }
-    drop(sender);
-    let mut found: Vec<Option<Snapshot>> = reactors.iter().map(|_| None).collect();
-    for _ in reactors {
-        let (reactor, snapshot) = receiver.recv_timeout(PATIENCE).ok()?;
-        found[reactor.index()] = Some(snapshot);
-    }
-    found.into_iter().collect()
 }
 
 impl Reactors {
@@ -192,15 +166,6 @@ fn limited<'w>(waits: impl Iterator<Item = &'w RateWaits>) -> LimitedState {
         sum.waiting += waiting;
     }
     sum
-}
-
-/// How a client is called: by its address, without the port; or by its user.
-pub(super) fn client_name(peer: Option<&Peer>) -> String {
-    match peer {
-        Some(Peer::Address(address)) => address.ip().to_canonical().to_string(),
-        Some(Peer::Process { uid, .. }) => format!("uid {uid}"),
-        None => "unknown".to_owned(),
-    }
 }
 
 /// The clients of all reactors, those with the most Calls first.
@@ -359,13 +324,5 @@ mod tests {
         assert_eq!(sums[0].failures, [("NFS4ERR_GRACE".to_owned(), 2)]);
         let sums: Vec<_> = sums.iter().map(|it| (it.name.as_str(), it.calls, it.errors, it.waits)).collect();
         assert_eq!(sums, [("OPEN", 9, 2, 1), ("READ", 7, 1, 2)]);
-    }
-
-    #[test]
-    fn a_client_is_called_by_its_address_or_its_user() {
-        let at = |text: &str| client_name(Some(&Peer::Address(text.parse().unwrap())));
-        assert_eq!(at("10.0.0.7:900"), "10.0.0.7");
-        assert_eq!(at("[::ffff:10.0.0.7]:900"), "10.0.0.7");
-        assert_eq!(client_name(Some(&Peer::Process { pid: 1, uid: 1000, gid: 1000 })), "uid 1000");
     }
 }

@@ -4,7 +4,7 @@ use serde::Serialize;
 use stag_fabric::Provider;
 use stag_rpc::{ClientCredits, CreditGauge, Engine, client_credits, credit_fairness};
 
-use super::asking::client_name;
+use super::client_name::client_name;
 use crate::failure::CommandFailure;
 use crate::output::Output;
 use crate::programs::Programs;

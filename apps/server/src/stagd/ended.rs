@@ -1,11 +1,8 @@
-//! How the reactors ended: what each did, whether all memory came back, and who tells it.
-
-use std::sync::{Mutex, OnceLock, PoisonError};
+//! How the reactors ended: what each did, and whether all memory came back.
 
 use stag_runtime::{CoreId, Stopped};
 
-use super::report::{self, Snapshot};
-use super::signals::Printer;
+use super::snapshot::Snapshot;
 use crate::failure::CommandFailure;
 
 /// Pools of a reactor.
@@ -23,50 +20,6 @@ pub(super) struct Ended {
     pub(super) ledger: String,
     /// Why it stopped, if that was not wanted.
     pub(super) failure: Option<CommandFailure>,
-}
-
-/// What the reactors did until their end. The last one tells it, on its own thread: the kernel lets no thread end that waits for a
-/// disk which stands still.
-pub(super) struct Ends {
-    waiting: Mutex<Waiting>,
-    told: OnceLock<Result<(), CommandFailure>>,
-    json: bool,
-}
-
-/// What the last one needs.
-struct Waiting {
-    /// Of each reactor, once it has ended.
-    ended: Vec<Option<Ended>>,
-    cores: Vec<CoreId>,
-    /// Until it is told.
-    printer: Option<Printer>,
-}
-
-impl Ends {
-    pub(super) fn new(cores: Vec<CoreId>, printer: Printer, json: bool) -> Ends {
-        let ended = cores.iter().map(|_| None).collect();
-        let waiting = Waiting { ended, cores, printer: Some(printer) };
-        Ends { waiting: Mutex::new(waiting), told: OnceLock::new(), json }
-    }
-
-    /// A reactor has ended.
-    pub(super) fn add(&self, reactor: usize, ended: Ended) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        waiting.ended[reactor] = Some(ended);
-        if waiting.ended.iter().all(Option::is_some)
-            && let Some(printer) = waiting.printer.take()
-        {
-            let cores = std::mem::take(&mut waiting.cores);
-            let all = waiting.ended.drain(..).flatten().collect();
-            // It is told once.
-            let _ = self.told.set(report::stopped(cores, all, printer, self.json));
-        }
-    }
-
-    /// What came of telling it.
-    pub(super) fn told(self) -> Result<(), CommandFailure> {
-        self.told.into_inner().unwrap_or(Ok(()))
-    }
 }
 
 /// Units that leaked, and what is said of them. What is on loan to a core that did not finish in time is no leak: that core had no

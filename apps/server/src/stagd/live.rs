@@ -4,7 +4,7 @@
 //! cannot change live is named, and stays as it is.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,45 +13,12 @@ use stag_nfs::export::Export;
 use stag_runtime::{Clock, SendError, Sender};
 use stag_stores::directory::WriteVerifier;
 
-use super::asking::snapshots;
 use super::directories;
 use super::exports::{ExportSpec, Medium};
 use super::plan::EXPORTS_ADDED_MAX;
-use super::signals::Request;
-use super::weights::ClientWeight;
+use super::request::{Changed, LiveChange, Request, snapshots};
 use super::{Settings, StagdOptions};
 use crate::admin::PATIENCE;
-
-/// A change that a reactor makes.
-#[derive(Clone, Debug)]
-pub(super) enum LiveChange {
-    /// This directory is an export, too. All reactors have the same verifier of it.
-    Add(Box<ExportSpec>, WriteVerifier),
-    /// The export of this path has these rules.
-    Rules(Export),
-    /// The export of this path is no longer served.
-    Remove(String),
-    /// From which time on Calls are logged as slow.
-    Slow(Option<Duration>),
-    /// Weights of clients that connect from now on.
-    Weights(Vec<ClientWeight>),
-    /// No more connections are taken on. Existing ones go on.
-    RefuseNewcomers,
-}
-
-/// What became of a change at a reactor.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Changed {
-    /// It is made.
-    Made,
-    /// It is made, but locks on the removed export stay.
-    LocksStay,
-    /// It cannot be made: why.
-    Refused(String),
-}
-
-/// Where a reactor says what became of a change.
-pub(super) type ChangedSender = SyncSender<Changed>;
 
 /// What became of a new configuration.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -12,18 +12,18 @@ use stag_nfs::server::{
 use stag_rpc::{Engine, Pools};
 use stag_runtime::{Clock, Poller, ReactorId, Receiver, StopFlag, Stopped};
 
-use super::asking::client_name;
+use super::client_name::client_name;
 use super::cores::Place;
 use super::directories::Directories;
 use super::ended::Ended;
 use super::fabric::Served;
 use super::holdings::{Holdings, shown_id};
 use super::listen::Listen;
-use super::live::{Changed, LiveChange};
 use super::plan::Plan;
 use super::registration::Registration;
-use super::report::{self, Snapshot};
-use super::signals::Request;
+use super::report;
+use super::request::{Changed, LiveChange, Request};
+use super::snapshot::Snapshot;
 use super::weights::weight_of;
 use super::{Settings, choices};
 use crate::failure::CommandFailure;

@@ -21,7 +21,8 @@ use stag_runtime::{Clock, WallClock};
 use stag_wire::nfs3::Time;
 use stag_wire::rpcrdma::NFS_PORT;
 
-use super::asking::{Reactors, client_name};
+use super::asking::Reactors;
+use super::client_name::client_name;
 use super::state;
 use crate::admin::PATIENCE;
 use crate::attributes::{Utc, printable};

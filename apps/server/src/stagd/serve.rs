@@ -16,19 +16,21 @@ use stag_runtime::{Clock, GroupConfig, GroupMember, PollMode, ReactorGroup, Rece
 use super::asking::Reactors;
 use super::control::ControlSocket;
 use super::cores::Place;
-use super::ended::Ends;
+use super::ends::Ends;
 use super::fabric::{self, Served};
 use super::filling::{self, Filling};
 use super::listen::Listen;
 use super::listeners;
 use super::live::LiveSettings;
 use super::plan::{GROUP_CONNECTIONS, PAGE_LEN, Plan};
+use super::printer::Printer;
 use super::progress;
 use super::reactor::{self, Announcement, ServedReactor};
 use super::recordings::BadEnds;
 use super::registration::reach;
+use super::request::{Request, mailboxes};
 use super::services::Common;
-use super::signals::{self, Printer, Request};
+use super::signals;
 use super::weights::weight_of;
 use super::{Settings, StagdOptions, choices, metrics, privileges, services, supervisor};
 use crate::failure::CommandFailure;
@@ -57,7 +59,7 @@ pub(super) fn serve(
         .map_err(|error| CommandFailure::run(format_args!("eventfd for the stop flag: {error}")))?;
     // Before a reactor pins this thread: a thread inherits where its parent may run.
     let cores: Vec<_> = place.seats.iter().map(|seat| seat.core).collect();
-    let (senders, requests) = signals::mailboxes(cores.len())?;
+    let (senders, requests) = mailboxes(cores.len())?;
     let printer = Printer::start(out.json(), cores)?;
     let live = Arc::new(LiveSettings::new(options, settings, &senders));
     signals::handle(&stop, senders.clone(), printer.sender(), live.clone())?;

@@ -6,7 +6,7 @@ use sd_notify::{NotifyState, watchdog_enabled};
 use stag_runtime::StopFlag;
 
 use super::asking::Reactors;
-use super::report::Snapshot;
+use super::snapshot::Snapshot;
 use crate::failure::CommandFailure;
 
 fn tell(states: &[NotifyState<'_>]) {
