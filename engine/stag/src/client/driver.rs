@@ -4,22 +4,21 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
-use stag_memory::SendBuf;
 use stag_rpc::{
-    CallError, CallId, CallRefused, CallSealer, Chunks, ClientPolicy, CloseReason, CompletedCall,
-    ConnectionEvent, ConnectionId, Credentials, Engine, Memory, ReplyMode, Request,
+    Backoff, CallError, CallId, CallRefused, Chunks, ClientPolicy, CloseReason, CompletedCall,
+    ConnectionEvent, ConnectionId, Credentials, Engine, EngineConfig, Memory, ReplyMode, Request,
 };
-use stag_runtime::{AffinityError, Clock, Poller, Reactor, ReactorConfig, Receiver, StopFlag};
-use stag_wire::xdr::{Overflow, Writer};
+use stag_runtime::{AffinityError, Clock, CoreId, Poller, Reactor, ReactorConfig, Receiver, StopFlag};
 
+use super::answer::Answer;
+use super::error::{ClientError, system};
+use super::job::{CallData, Job};
 use super::pending::Promise;
 use super::queue::{Queue, Waiting};
-use super::request::CallData;
-use super::{Answer, ClientError, Settings, system};
-use crate::fabrics::Open;
+use crate::fabrics::{FabricOptions, Open};
 
 /// Data of at most this many octets goes in the message: to fetch it costs more.
 const INLINE_MAX: usize = 512;
@@ -27,77 +26,14 @@ const INLINE_MAX: usize = 512;
 /// How often the connection may end under one Call until the Call is given up.
 pub(super) const ENDS_MAX: u32 = 8;
 
-/// What other threads want.
-pub(super) enum Job {
-    /// Make this Call.
-    Call(Box<CallJob>, Promise<Answer>),
-    /// Hand out memory of this length.
-    Buffer(usize, Promise<SendBuf>),
-}
-
-/// A Call to make.
-#[derive(Debug)]
-pub(super) struct CallJob {
-    program: u32,
-    version: u32,
-    procedure: u32,
-    pub(super) timeout: Duration,
-    pub(super) results_max: u32,
-    pub(super) retransmit: bool,
-    /// The body of AUTH_SYS.
-    pub(super) user: Option<Vec<u8>>,
-    /// What seals the Call instead.
-    pub(super) sealer: Option<Arc<dyn CallSealer + Send + Sync>>,
-    /// Without data and its length word.
-    pub(super) arguments: Vec<u8>,
-    /// Where in them these belong.
-    pub(super) position: Option<usize>,
-    pub(super) data: Option<CallData>,
-    /// Octets of memory for the eligible result.
-    pub(super) room: Option<usize>,
-}
-
-impl CallJob {
-    pub(super) fn new(
-        program: u32,
-        version: u32,
-        procedure: u32,
-        timeout: Duration,
-        results_max: u32,
-    ) -> CallJob {
-        CallJob {
-            program,
-            version,
-            procedure,
-            timeout,
-            results_max,
-            retransmit: true,
-            user: None,
-            sealer: None,
-            arguments: Vec::new(),
-            position: None,
-            data: None,
-            room: None,
-        }
-    }
-
-    /// Program, version and procedure.
-    pub(super) fn target(&self) -> (u32, u32, u32) {
-        (self.program, self.version, self.procedure)
-    }
-
-    /// Writes the arguments. Data that goes in the message is in `self.data`; else it has `data_len` octets elsewhere.
-    pub(super) fn encode(&self, data_len: Option<u32>, writer: &mut Writer<'_>) -> Result<(), Overflow> {
-        let Some(position) = self.position else { return writer.opaque_fixed(&self.arguments) };
-        writer.opaque_fixed(&self.arguments[..position])?;
-        match (&self.data, data_len) {
-            (_, Some(len)) => writer.eligible_opaque_reduced(len).map(drop)?,
-            (Some(CallData::Octets(octets)), None) => writer.eligible_opaque_inline(octets)?,
-            (Some(CallData::Buffer(buf)), None) => writer.eligible_opaque_inline(buf)?,
-            (None, None) => writer.u32(0)?,
-        }
-        writer.opaque_fixed(&self.arguments[position..])
-    }
+/// What the driver's thread needs.
+pub(super) struct Settings {
+    pub(super) address: String,
+    pub(super) memory: usize,
+    pub(super) reconnect: Option<Backoff>,
+    pub(super) core: Option<CoreId>,
+    pub(super) config: EngineConfig,
+    pub(super) options: FabricOptions,
 }
 
 /// A Call that was sent.

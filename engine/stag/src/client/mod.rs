@@ -1,10 +1,12 @@
 //! [`Client`]: Calls from any thread, on the polled engine of a thread of its own.
 //!
-//! `request.rs` describes a Call, `answer.rs` has its results, `pending.rs` is a Call that is under way. `queue.rs` is what waits for the
-//! client's thread; `driver.rs` is the poller of that thread over RDMA, `tcp.rs` over TCP.
+//! `request.rs` describes a Call, `answer.rs` has its results, `pending.rs` is a Call that is under way. `job.rs` is what
+//! that wants of the client's thread, `queue.rs` what waits for it; `driver.rs` is the poller of that thread over RDMA, `tcp.rs` over TCP.
 
 mod answer;
 mod driver;
+mod error;
+mod job;
 mod pending;
 mod queue;
 mod request;
@@ -12,13 +14,11 @@ mod request;
 mod tcp;
 
 use std::fmt;
-use std::io;
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use stag_fabric::FabricError;
 #[cfg(feature = "iwarp")]
 use stag_fabric::Iwarp;
 #[cfg(feature = "shm")]
@@ -30,113 +30,27 @@ use stag_fabric::shm::Admit;
 use stag_memory::SendBuf;
 #[cfg(feature = "version2")]
 use stag_rpc::ProtocolChoice;
-use stag_rpc::{Backoff, CallError, CallRefused, CloseReason, EngineConfig, EngineError, MemoryError};
+use stag_rpc::{Backoff, EngineConfig};
 use stag_runtime::{CoreId, PollMode, SendError, Sender, StopFlag, mailbox};
 use stag_wire::xdr::{Overflow, Writer};
 
 use crate::fabrics::FabricOptions;
-use crate::url::{self, Scheme, UrlError};
+use crate::url::{self, Scheme};
 
 pub use answer::Answer;
-use driver::{Drive, Driver, Job};
+use driver::{Drive, Driver, Settings};
+pub use error::ClientError;
+use error::{JOBS_MAX, system};
+pub use job::CallData;
+use job::Job;
 pub use pending::Pending;
 use pending::promise;
-pub use request::{CallBuilder, CallData};
+pub use request::CallBuilder;
 #[cfg(feature = "tcp")]
 use tcp::TcpDriver;
 
 /// Octets of payload memory, unless told otherwise.
 const MEMORY: usize = 16 << 20;
-
-/// Calls that wait for the client's thread at most.
-const JOBS_MAX: usize = 1024;
-
-/// Why a Call failed, or a client.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ClientError {
-    /// The URL cannot be used.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// The fabric cannot be used, or its address.
-    #[error(transparent)]
-    Fabric(Arc<FabricError>),
-    /// There is no memory.
-    #[error(transparent)]
-    Memory(Arc<MemoryError>),
-    /// The engine cannot be made so.
-    #[error(transparent)]
-    Engine(Arc<EngineError>),
-    /// The system refused a thread or a descriptor.
-    #[error("{doing}: {source}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// The system's answer.
-        source: Arc<io::Error>,
-    },
-    /// There is no connection. The Call was not executed.
-    #[error("not connected: {}", .0.describe("the server"))]
-    NotConnected(CloseReason),
-    /// The Call ended without results.
-    #[error(transparent)]
-    Call(#[from] CallError),
-    /// The Call was not begun.
-    #[error(transparent)]
-    Refused(#[from] CallRefused),
-    /// Each time that the Call was sent, the connection ended. It is not sent again. The server may have executed it.
-    #[error(
-        "the connection ended each of the {times} times that the Call was sent, the last time because {}; the server may have \
-         executed it",
-        .reason.describe("the server")
-    )]
-    EndedEachTime {
-        /// How often it was sent.
-        times: u32,
-        /// Why the connection ended last.
-        reason: CloseReason,
-    },
-    /// The arguments are longer than a Call may be.
-    #[error("the arguments are longer than {0} octets; send what is long as data")]
-    ArgumentsTooLong(usize),
-    /// The arguments say more items of data than the Call has, or the data's length is not that of the item.
-    #[error("the arguments leave out {0} items of data (eligible_opaque_reduced); a Call has one at most")]
-    Items(usize),
-    /// The memory of the client has no run of this length, and no Call that ends will make one free.
-    #[error("no memory for {0} octets in one piece; give the client more memory")]
-    NoMemory(usize),
-    /// More Calls wait than may.
-    #[error("{JOBS_MAX} Calls wait for the client's thread; wait for some of them")]
-    Busy,
-    /// A Call over TCP cannot be sealed.
-    #[error("a Call over tcp:// cannot be sealed; connect to an address of the server for RDMA")]
-    SealedOverTcp,
-    /// The client has ended.
-    #[error("the client has ended")]
-    Ended,
-}
-
-fn system(doing: &'static str) -> impl FnOnce(io::Error) -> ClientError {
-    move |source| ClientError::System { doing, source: Arc::new(source) }
-}
-
-impl From<FabricError> for ClientError {
-    fn from(error: FabricError) -> ClientError {
-        ClientError::Fabric(Arc::new(error))
-    }
-}
-
-impl From<MemoryError> for ClientError {
-    fn from(error: MemoryError) -> ClientError {
-        ClientError::Memory(Arc::new(error))
-    }
-}
-
-impl From<EngineError> for ClientError {
-    fn from(error: EngineError) -> ClientError {
-        ClientError::Engine(Arc::new(error))
-    }
-}
 
 /// A connection to a server. Any thread may call; clones are the same connection.
 ///
@@ -177,16 +91,6 @@ struct Inner {
 pub struct ClientBuilder {
     memory: usize,
     timeout: Duration,
-    reconnect: Option<Backoff>,
-    core: Option<CoreId>,
-    config: EngineConfig,
-    options: FabricOptions,
-}
-
-/// What the driver's thread needs.
-struct Settings {
-    address: String,
-    memory: usize,
     reconnect: Option<Backoff>,
     core: Option<CoreId>,
     config: EngineConfig,
@@ -264,7 +168,7 @@ impl ClientBuilder {
             Scheme::Tcp => self.connect_over::<TcpDriver>(address),
             // Not built: refused already.
             #[cfg(not(all(feature = "shm", feature = "iwarp", feature = "verbs", feature = "tcp")))]
-            _ => Err(UrlError::Unknown(url.to_owned()).into()),
+            _ => Err(url::UrlError::Unknown(url.to_owned()).into()),
         }
     }
 

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use super::ClientError;
+use super::error::ClientError;
 
 /// What is awaited, and who awaits it.
 struct Shared<T> {

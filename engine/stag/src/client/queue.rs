@@ -7,9 +7,10 @@ use stag_memory::{Buf, Pool, SendBuf, SendHome};
 use stag_rpc::{CallError, Chunks};
 use stag_runtime::Receiver;
 
-use super::driver::{CallJob, Job};
+use super::answer::Answer;
+use super::error::ClientError;
+use super::job::{CallJob, Job};
 use super::pending::Promise;
-use super::{Answer, ClientError};
 
 /// Jobs taken in in one pass.
 const BURST: usize = 64;

@@ -4,13 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use stag_memory::SendBuf;
 use stag_rpc::{CallSealer, LONG_REPLY_LEN_MAX};
 use stag_wire::rpc::AuthSys;
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use super::driver::{CallJob, Job};
-use super::{Answer, Client, ClientError, Pending, promise};
+use super::Client;
+use super::answer::Answer;
+use super::error::ClientError;
+use super::job::{CallData, CallJob, Job};
+use super::pending::{Pending, promise};
 
 /// Octets of arguments, without data, that most Calls have at most.
 const ARGUMENTS_USUAL: usize = 1024;
@@ -20,51 +22,6 @@ const ARGUMENTS_MAX: usize = 1 << 20;
 
 /// Octets of results, without data, unless told otherwise.
 const RESULTS_MAX: u32 = 64 << 10;
-
-/// Data of a Call: octets, which are copied to the client's memory, or a buffer of that memory ([`Client::buffer`]), which is sent as
-/// it is.
-#[derive(Debug)]
-pub enum CallData {
-    /// Octets of anywhere.
-    Octets(Vec<u8>),
-    /// Memory of this client.
-    Buffer(SendBuf),
-}
-
-impl CallData {
-    /// Octets.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        match self {
-            CallData::Octets(octets) => octets.len(),
-            CallData::Buffer(buf) => buf.len(),
-        }
-    }
-
-    /// Whether there are none.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-}
-
-impl From<Vec<u8>> for CallData {
-    fn from(octets: Vec<u8>) -> CallData {
-        CallData::Octets(octets)
-    }
-}
-
-impl From<&[u8]> for CallData {
-    fn from(octets: &[u8]) -> CallData {
-        CallData::Octets(octets.to_vec())
-    }
-}
-
-impl From<SendBuf> for CallData {
-    fn from(buf: SendBuf) -> CallData {
-        CallData::Buffer(buf)
-    }
-}
 
 /// Describes a Call, and makes it. Made by [`Client::request`].
 #[must_use = "nothing is called before call or begin"]

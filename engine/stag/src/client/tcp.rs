@@ -23,10 +23,12 @@ use stag_runtime::{Poller, Receiver};
 use stag_wire::rpc::{OpaqueAuth, flavor};
 use stag_wire::xdr::{Encode, Overflow, Writer};
 
-use super::driver::{CallJob, Drive, ENDS_MAX, Job};
+use super::answer::Answer;
+use super::driver::{Drive, ENDS_MAX, Settings};
+use super::error::{ClientError, system};
+use super::job::{CallJob, Job};
 use super::pending::Promise;
 use super::queue::{Queue, Waiting};
-use super::{Answer, ClientError, Settings, system};
 
 /// Calls that wait for their Replies at once. Others wait for their turn.
 const CALLS_MAX: usize = 64;

@@ -21,9 +21,11 @@ use stag_memory::{Arena, Ledger};
 use stag_rpc::{CARRIED_CALLS_MAX, Engine, EngineConfig, EngineGroup, Memory, PAGE_LEN, Pools, Services};
 use stag_runtime::{GroupMember, Poller, ReactorGroup, StopFlag, Stopped};
 
+use super::error::{ServerError, system};
 use super::running::ServerEnd;
+use super::seat::Seat;
+use super::service_set::ServiceSet;
 use super::statistics::{CoreCounted, Desk, Desks};
-use super::{Seat, ServerError, ServiceSet, system};
 use crate::fabrics::{FabricOptions, Open};
 use crate::url::Scheme;
 

@@ -1,42 +1,40 @@
 //! [`Server`]: a program served by as little code as possible, on the polled engine.
 //!
-//! `program.rs` makes a service of functions, `seat.rs` is what a service is told when it is made, `engines.rs` is the poller of one
-//! core, `running.rs` the handle of a server that runs, `statistics.rs` how other threads read what the cores count.
+//! `program.rs` makes a service of functions, `seat.rs` is what a service is told when it is made, `service_set.rs` is what services it
+//! may have, `engines.rs` the poller of one core, `running.rs` the handle of a server that runs, `statistics.rs` how other threads read what the cores count.
 
 mod engines;
+mod error;
 mod program;
 mod running;
 mod seat;
+mod service_set;
 mod statistics;
 
 use std::fmt;
-use std::io;
 use std::marker::PhantomData;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use stag_fabric::FabricError;
 #[cfg(feature = "shm")]
 use stag_fabric::shm::Admit;
 use stag_memory::{Bytes, Pool};
 #[cfg(feature = "version2")]
 use stag_rpc::ProtocolChoice;
-use stag_rpc::{
-    EngineConfig, EngineError, FlavorSet, MemoryError, Observed, PAGE_LEN, PanicGuard, Pools,
-    ProcedureStatistics, Secured, Service, Services,
-};
-use stag_runtime::{
-    Clock, CoreId, GroupConfig, GroupConfigError, GroupError, PollMode, ReactorGroup, StopFlag,
-};
+use stag_rpc::{EngineConfig, EngineError, PAGE_LEN, Pools};
+use stag_runtime::{Clock, CoreId, GroupConfig, PollMode, ReactorGroup, StopFlag};
 
 use crate::fabrics::FabricOptions;
-use crate::url::{self, Scheme, UrlError};
+use crate::url::{self, Scheme};
 
 use engines::Plan;
+pub use error::ServerError;
+use error::system;
 pub use program::Program;
 pub use running::{RunningServer, ServerEnd};
 pub use seat::Seat;
+pub use service_set::ServiceSet;
 pub use statistics::{CoreStatistics, ServerStatistics, StatisticsHandle};
 
 /// Octets of memory of each core, unless told otherwise.
@@ -44,124 +42,6 @@ const MEMORY_PER_CORE: usize = 64 << 20;
 
 /// Octets of memory that take a while to touch: the log says so.
 const MUCH_MEMORY: usize = 256 << 20;
-
-/// Why a server does not run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// A URL cannot be used.
-    #[error(transparent)]
-    Url(#[from] UrlError),
-    /// There is no URL.
-    #[error("the server has no URL to listen at; call listen(\"shm://NAME\") first")]
-    NoUrl,
-    /// The memory is too small.
-    #[error(
-        "memory: {given} octets are too few, {least} are needed for each core; allow more, or lower {by}"
-    )]
-    TooLittleMemory {
-        /// What each core has.
-        given: usize,
-        /// What it needs.
-        least: usize,
-        /// What needs it.
-        by: &'static str,
-    },
-    /// The cores are not to be had.
-    #[error(transparent)]
-    Cores(#[from] GroupConfigError),
-    /// The system refused a thread, a descriptor or a pin.
-    #[error("{doing}: {source}")]
-    System {
-        /// What was being done.
-        doing: &'static str,
-        /// The system's answer.
-        source: io::Error,
-    },
-    /// A fabric cannot be used, or its address.
-    #[error(transparent)]
-    Fabric(#[from] FabricError),
-    /// There is no memory.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    /// An engine cannot be made so.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A thread of the server panicked.
-    #[error("a thread of the server panicked: {0}")]
-    Panic(String),
-}
-
-fn system(doing: &'static str) -> impl FnOnce(io::Error) -> ServerError {
-    move |source| ServerError::System { doing, source }
-}
-
-impl From<GroupError<ServerError>> for ServerError {
-    fn from(error: GroupError<ServerError>) -> ServerError {
-        match error {
-            GroupError::Make { source, .. } => source,
-            GroupError::Thread { source, .. } => system("start a thread for a core")(source),
-            GroupError::Affinity { source, .. } => ServerError::Cores(GroupConfigError::Affinity(source)),
-        }
-    }
-}
-
-/// The services of a server, as a tuple of one to four: `(Echo,)`; such a tuple [`Observed`], which counts Calls by procedure; and either
-/// of them [`Secured`] with authentication flavors.
-pub trait ServiceSet {
-    /// The same, of which a handler's panic costs one Call.
-    type Guarded: Services;
-
-    /// Guards each, if `is_on`.
-    fn guarded(self, is_on: bool) -> Self::Guarded;
-
-    /// What was counted of each procedure that was called; nothing, unless the services are [`Observed`].
-    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
-        let _ = guarded;
-        Vec::new()
-    }
-}
-
-macro_rules! service_set {
-    ($($name:ident $place:tt),+) => {
-        impl<$($name: Service),+> ServiceSet for ($($name,)+) {
-            type Guarded = ($(PanicGuard<$name>,)+);
-
-            fn guarded(self, is_on: bool) -> Self::Guarded {
-                ($(PanicGuard::switched(self.$place, is_on),)+)
-            }
-        }
-    };
-}
-
-service_set!(A 0);
-service_set!(A 0, B 1);
-service_set!(A 0, B 1, C 2);
-service_set!(A 0, B 1, C 2, D 3);
-
-impl<S: ServiceSet, F: FlavorSet> ServiceSet for Secured<S, F> {
-    type Guarded = Secured<S::Guarded, F>;
-
-    fn guarded(self, is_on: bool) -> Self::Guarded {
-        self.map(|services| services.guarded(is_on))
-    }
-
-    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
-        S::procedures(guarded.services_mut())
-    }
-}
-
-impl<S: ServiceSet + Services> ServiceSet for Observed<S> {
-    type Guarded = Observed<S::Guarded>;
-
-    fn guarded(self, is_on: bool) -> Self::Guarded {
-        self.map(|services| services.guarded(is_on))
-    }
-
-    fn procedures(guarded: &mut Self::Guarded) -> Vec<ProcedureStatistics> {
-        guarded.procedures().collect()
-    }
-}
 
 /// Builds a server: what it serves, where, on which cores, with how much memory.
 ///
@@ -239,7 +119,7 @@ where
 
     /// Runs on these cores, one thread pinned to each. Otherwise one thread runs where the system puts it.
     ///
-    /// Connections are spread over the cores. A service says with [`Service::home`] which core executes a Call.
+    /// Connections are spread over the cores. A service says with [`Service::home`](stag_rpc::Service::home) which core executes a Call.
     pub fn cores(mut self, cores: impl IntoIterator<Item = CoreId>) -> Self {
         self.cores = cores.into_iter().map(Some).collect();
         self
@@ -273,7 +153,7 @@ where
     }
 
     /// Whether a handler that panics costs only its Call, which is answered with SYSTEM_ERR. Default: yes. See
-    /// [`PanicGuard`] for what that means for the service's state.
+    /// [`PanicGuard`](stag_rpc::PanicGuard) for what that means for the service's state.
     pub fn catch_panics(mut self, is_on: bool) -> Self {
         self.catches_panics = is_on;
         self

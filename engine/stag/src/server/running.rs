@@ -7,8 +7,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use stag_runtime::StopFlag;
 
+use super::error::{ServerError, system};
 use super::statistics::{ServerStatistics, StatisticsHandle};
-use super::{ServerError, system};
 
 /// How a server ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
