@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `scenario` | what to measure: operation, size, depth, cores |
 //! | `server` | the server that a measurement starts itself |
+//! | `programs`, `engine_config` | what it serves; the numbers of both ends |
 //! | `load` | the client: keeps Calls outstanding, or begins them by the clock, and takes their times |
 //! | `arrivals` | the clock of open loop |
 //! | `cpu` | processor time of either end |
@@ -21,6 +22,7 @@ pub mod arrivals;
 pub mod bare;
 pub mod cpu;
 pub mod disturbance;
+mod engine_config;
 pub mod limits;
 pub mod load;
 pub mod loopback;
@@ -28,6 +30,7 @@ pub mod null_over_tcp;
 pub mod opened;
 pub mod paired;
 mod pin;
+mod programs;
 pub mod rounds;
 pub mod run;
 pub mod scenario;

@@ -19,6 +19,7 @@ use crate::spread::Spread;
 pub mod bare;
 mod batched;
 pub mod tcp;
+mod tcp_ends;
 
 /// How long one measurement may take.
 const TIME_MAX: Duration = Duration::from_millis(500);

@@ -4,11 +4,12 @@
 //! |---|---|
 //! | `measuring` | the loop that keeps Calls outstanding, or begins them by the clock, and takes their times |
 //! | `places` | which block of which file a Call is at, and which Call of a mix it is |
-//! | `names` | loads on names and attributes |
+//! | `names`, `worked_files` | loads on names and attributes, and the files that they work on |
 
 mod measuring;
 mod names;
 mod places;
+mod worked_files;
 
 use std::hash::{BuildHasher, RandomState};
 use std::hint::black_box;
@@ -34,14 +35,15 @@ use stag_wire::xdr::{Item, Reader, Writer};
 
 use crate::cpu::{ServerMeter, UsedTime};
 use crate::disturbance::Contention;
+use crate::engine_config::engine_config;
 use crate::limits::touch;
 use crate::opened::{DeviceFacts, Opened};
+use crate::programs::{ECHO_PROGRAM, Programs};
 use crate::scenario::{MeasuredOperation, Scenario};
-use crate::server::{ECHO_PROGRAM, Programs, engine_config};
 
-use names::Names;
 pub use names::files;
 use places::Places;
+use worked_files::Names;
 
 /// Below this many octets the data of a READ comes inline: a chunk costs more than the copy.
 const CHUNK_LEN_MIN: usize = 1024;

@@ -8,7 +8,7 @@ use stag_rpc::{Chunks, ConnectionEvent, Credentials, Engine, EngineConfig, Memor
 use stag_runtime::{Clock, Poller};
 use stag_wire::xdr::Reader;
 
-use crate::server::{ECHO_PROGRAM, Programs, programs};
+use crate::programs::{ECHO_PROGRAM, Programs, programs};
 
 /// How long it may take.
 const TIMEOUT: Duration = Duration::from_secs(3);

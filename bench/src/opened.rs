@@ -9,8 +9,8 @@ use stag_fabric::{
     Iwarp, IwarpConfig, ListenerId, Provider, QueuePairId, Shm, ShmConfig, Verbs, VerbsConfig,
 };
 
+use crate::engine_config::engine_config;
 use crate::scenario::Scenario;
-use crate::server::engine_config;
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -29,12 +29,13 @@ use stag_stores::memory::{MemoryConfig, MemoryStore, RootAttributes};
 use stag_vfs::Store;
 
 use crate::disturbance::{CoreTime, Disturbance};
+use crate::engine_config::engine_config;
 use crate::limits;
 use crate::load::{self, Measured, file_len};
 use crate::opened::Opened;
 use crate::pin::pin;
+use crate::programs::{Programs, serving};
 use crate::scenario::Scenario;
-use crate::server::{Programs, engine_config, serving};
 use crate::spread::Spread;
 
 /// Connections of each client: every other one has its files at another core, where half of the Calls are carried.

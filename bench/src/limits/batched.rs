@@ -10,7 +10,7 @@ use std::thread;
 use anyhow::{Context, Result};
 use stag_runtime::Clock;
 
-use super::tcp::{TIME, connect, crc32c, fpdu_len};
+use super::tcp_ends::{TIME, connect, crc32c, fpdu_len};
 use super::{join, on_core};
 use crate::pin::pin;
 use crate::scenario::{MeasuredOperation, Scenario};

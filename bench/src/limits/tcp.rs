@@ -4,17 +4,16 @@
 
 use std::hint::black_box;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::net::TcpStream;
 use std::thread;
-use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde::Serialize;
 use stag_fabric::iwarp::CongestionControl;
 use stag_runtime::Clock;
 
 use super::on_core;
+use super::tcp_ends::{TIME, connect, crc32c, fpdu_len};
 use crate::pin::pin;
 use crate::scenario::{MeasuredOperation, Scenario};
 use crate::spread::Spread;
@@ -33,9 +32,6 @@ pub struct TcpLimits {
     pub stream_crc: Spread,
 }
 
-/// How long each of them is measured.
-pub(super) const TIME: Duration = Duration::from_millis(150);
-
 /// Octets of a message of the streams.
 const MESSAGE_LEN: usize = 1 << 20;
 
@@ -45,11 +41,6 @@ const PIECE_LEN: usize = 128 << 10;
 /// Octets of a NULL Call and of its Reply as FPDUs: RPC and RPC-over-RDMA headers, and MPA's and DDP's around them.
 const CALL_LEN: usize = fpdu_len(40 + 28);
 const REPLY_LEN: usize = fpdu_len(24 + 28);
-
-/// Length, untagged header, padding and CRC.
-pub(super) const fn fpdu_len(message: usize) -> usize {
-    (2 + 18 + message).next_multiple_of(4) + 4
-}
 
 /// Measures the limits of `cores` (client, server). Streams go the way that the operation's data goes.
 ///
@@ -65,45 +56,6 @@ pub fn measure(cores: [usize; 2], scenario: &Scenario) -> Result<TcpLimits> {
         stream: Spread::of(vec![stream(way, congestion, false)?]),
         stream_crc: Spread::of(vec![stream(way, congestion, true)?]),
     })
-}
-
-/// The two ends of a connection over the loopback.
-pub(super) fn connect(congestion: Option<CongestionControl>) -> Result<(TcpStream, TcpStream)> {
-    let listener = TcpListener::bind("127.0.0.1:0").context("a TCP listener")?;
-    if let Some(congestion) = congestion {
-        set_congestion_control(&listener, congestion)?;
-    }
-    let one = TcpStream::connect(listener.local_addr()?).context("a TCP connection")?;
-    let (other, _) = listener.accept()?;
-    for end in [&one, &other] {
-        if let Some(congestion) = congestion {
-            set_congestion_control(end, congestion)?;
-        }
-        end.set_nodelay(true)?;
-        end.set_nonblocking(true)?;
-    }
-    Ok((one, other))
-}
-
-fn set_congestion_control(socket: &impl AsRawFd, name: CongestionControl) -> Result<()> {
-    let text = name.as_str();
-    // SAFETY: the option's value is `text.len()` octets that live until the call returns; the socket is open.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_CONGESTION,
-            text.as_ptr().cast(),
-            text.len() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    Err(anyhow!(
-        "congestion control {text}: {error}; net.ipv4.tcp_available_congestion_control lists those that there are"
-    ))
 }
 
 /// Nanoseconds of a round trip.
@@ -191,10 +143,6 @@ fn stream(cores: [usize; 2], congestion: Option<CongestionControl>, crc: bool) -
     });
     super::join(sender);
     measured.context("a TCP stream")
-}
-
-pub(super) fn crc32c(octets: &[u8]) -> u64 {
-    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, octets)
 }
 
 /// Reads all of `message`, spinning while there is none.

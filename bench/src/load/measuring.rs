@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use hdrhistogram::Histogram;
 use stag_rpc::ConnectionEvent;
 
-use super::names::Names;
+use super::worked_files::Names;
 use super::{Client, IntervalSample, LARGE, Measured, Observer, Starts, TIMEOUT};
 use crate::arrivals::ArrivalClock;
 use crate::cpu::{ThreadClock, UsedTime};

@@ -11,6 +11,7 @@ use stag_wire::nfs3::{
     ReaddirplusArguments, RemoveArguments, RenameArguments, RmdirArguments, SetAttributes, SetattrArguments,
 };
 
+use super::worked_files::{Names, WorkedFile};
 use super::{Client, TIMEOUT};
 use crate::opened::Opened;
 use crate::scenario::{LISTING_LEN, MeasuredOperation, Scenario};
@@ -28,42 +29,6 @@ pub fn files(scenario: &Scenario) -> usize {
         return 0;
     }
     FILES_MIN.max(scenario.files).max(2 * scenario.depth * scenario.connections)
-}
-
-/// What a client core works on.
-pub(super) struct Names {
-    /// Where its folder is: the folder above, and the name.
-    place: (Vec<u8>, String),
-    folder: Vec<u8>,
-    files: Vec<WorkedFile>,
-    /// The file of the next Call.
-    next: usize,
-    /// The file that each lane's Call is at.
-    at: Vec<usize>,
-    /// Where each lane's listing goes on.
-    listings: Vec<(u64, [u8; 8])>,
-    /// Entries that READDIRPLUS returned, and its Calls.
-    entries: u64,
-    listed: u64,
-}
-
-impl Names {
-    /// Entries that READDIRPLUS returned, for each Call.
-    pub(super) fn entries_per_call(&self) -> f64 {
-        self.entries as f64 / self.listed.max(1) as f64
-    }
-}
-
-#[derive(Clone, Default)]
-struct WorkedFile {
-    /// Its handle; empty while it is not there.
-    handle: Vec<u8>,
-    /// Whether it has its second name.
-    is_renamed: bool,
-    /// Whether it has its second mode.
-    is_open: bool,
-    /// Whether a Call is at it.
-    is_busy: bool,
 }
 
 fn name(index: usize, is_renamed: bool) -> String {
