@@ -20,8 +20,12 @@ use stag_wire::nfs3::{
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::xdr::{Item, Writer};
 
-use crate::nothing::{Nothing, PROGRAM};
-use crate::{Ends, Kind, Place, target};
+use crate::ends::{Ends, Kind, Place, target};
+
+#[path = "../../examples/shared/nothing.rs"]
+pub(crate) mod nothing;
+
+use nothing::{Nothing, PROGRAM};
 
 /// Octets of a chunk.
 pub(crate) const DATA_LEN: usize = 4096;

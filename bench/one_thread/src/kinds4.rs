@@ -31,8 +31,8 @@ use stag_wire::nfs4::{self, Bitmap, Data, Opaque, SessionId, Stable, StateId, St
 use stag_wire::rpc::{AuthSys, Gids};
 use stag_wire::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
+use crate::ends::{Ends, Kind, Place, target};
 use crate::kinds::{DATA_LEN, NfsCall, take_len};
-use crate::{Ends, Kind, Place, target};
 
 /// Octets of results, at most.
 const RESULTS_MAX: u32 = 800;

@@ -33,190 +33,37 @@
 //! device with that address; there a turn may find nothing. PAUSE, in microseconds between turns, makes such turns fewer.
 
 use std::net::TcpListener;
+use std::thread;
 use std::time::Duration;
-use std::{hint, thread};
 
 use anyhow::{Context, Result, bail};
 use stag_fabric::iwarp::{Iwarp, IwarpConfig};
 use stag_fabric::verbs::{Verbs, VerbsConfig};
 use stag_fabric::{Provider, Shm, ShmConfig};
-use stag_nfs::client::{FinishedCall, Operation, Target};
 use stag_rpc::{
-    CARRIED_CALLS_MAX, CallMesh, Chunks, CompletedCall, ConnectionEvent, ConnectionId, Credentials, Engine,
-    EngineConfig, Memory, PlacementChoice, ProtocolChoice, ReplyMode, Request, Services,
+    CARRIED_CALLS_MAX, CallMesh, ConnectionEvent, ConnectionId, Engine, EngineConfig, Memory,
+    PlacementChoice, ProtocolChoice, Services,
 };
 use stag_runtime::{Clock, Poller, ReactorId};
 
+mod ends;
 #[path = "../../../engine/fabric/tests/fake/mod.rs"]
 mod fake;
 mod kinds;
 mod kinds4;
-#[path = "../../examples/shared/nothing.rs"]
-mod nothing;
+mod load;
 mod tcp;
 
+use ends::{Ends, Kind, Place};
 use kinds::{Chunked, File, NfsCall, Null, Watched};
 use kinds4::File4;
-
-/// Octets of payload memory at each end.
-const PAYLOAD_LEN: usize = 16 << 20;
+use load::{Load, PAYLOAD_LEN, WARM_UP, Way, counted_from_here, say, thread_time};
 
 /// Completions of an idle connection's queue pair, at most.
 const COMPLETIONS: u32 = 2048;
 
 /// Receives that the server has for each idle connection.
 const RECEIVES_IDLE: u32 = 4;
-
-/// Calls before those that are counted. After them pools, tables and credits have the size that they keep.
-const WARM_UP: u64 = 256;
-
-/// What is called: who answers it, how a Call begins and how it ends.
-///
-/// It is a type parameter, so that a NULL Call executes nothing that only the others need.
-trait Kind {
-    type Services: Services;
-
-    /// What the reactor at `place` serves.
-    fn services(&self, memory: &Memory, place: Place) -> Result<Self::Services>;
-
-    /// Prepares the Calls, when the connection is there.
-    fn prepare<P: Provider, S: Services>(&mut self, ends: &mut Ends<P, S>) -> Result<()> {
-        let _ = ends;
-        Ok(())
-    }
-
-    fn begin<P: Provider>(
-        &mut self,
-        client: &mut Engine<P, ()>,
-        connection: ConnectionId,
-        user: u64,
-    ) -> Result<()>;
-
-    fn end(&mut self, done: CompletedCall) -> Result<()> {
-        done.result?;
-        Ok(())
-    }
-}
-
-/// Which of the server's reactors it is.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
-    /// The only one.
-    Alone,
-    /// Where Calls come in that another executes.
-    Entry,
-    /// Where they are executed.
-    Home,
-}
-
-impl Place {
-    /// Where Calls are executed, in a group of two.
-    fn home() -> ReactorId {
-        ReactorId::new(1).unwrap_or_else(|| unreachable!("a group may have two"))
-    }
-}
-
-/// Both ends and the time, which goes by in even steps once they are connected: the same is executed in each run.
-struct Ends<P: Provider, S> {
-    client: Engine<P, ()>,
-    server: Engine<P, S>,
-    /// Where Calls are executed that the server carries.
-    home: Option<Engine<P, S>>,
-    connection: ConnectionId,
-    now: Duration,
-}
-
-impl<P: Provider, S: Services> Ends<P, S> {
-    /// Makes one Call and waits for its end.
-    fn ask<O: Operation>(
-        &mut self,
-        credentials: Credentials<'_>,
-        operation: &O,
-        mut chunks: Chunks,
-    ) -> Result<FinishedCall> {
-        target(self.connection, credentials).begin(&mut self.client, operation, &mut chunks, 0)?;
-        loop {
-            self.pass();
-            if let Some(done) = self.client.completed() {
-                return Ok(FinishedCall::new(done));
-            }
-        }
-    }
-
-    /// Lets the server call the client, which serves nothing and says so, on the connection.
-    fn call_back(&mut self) -> Result<()> {
-        let gauge = self.server.credit_gauges().next();
-        let connection = gauge.context("a connection at the server")?.connection;
-        let null = Request {
-            program: 1,
-            version: 1,
-            procedure: 0,
-            credentials: Credentials::None,
-            results_len_max: 0,
-            timeout: Duration::from_secs(1),
-            user: 0,
-            reply_mode: ReplyMode::Chunk,
-            retransmit: false,
-        };
-        self.server.call_back(connection, &null, |_| Ok(()))?;
-        while self.server.completed().is_none() {
-            self.pass();
-        }
-        Ok(())
-    }
-
-    /// A pass of each end that begins no Call.
-    fn pass(&mut self) {
-        self.now += Duration::from_micros(1);
-        self.client.poll(self.now);
-        self.serve();
-    }
-
-    /// A pass of the server, or of its reactors: first where Calls come in, then where they are executed, then where Replies leave.
-    fn serve(&mut self) {
-        self.server.poll(self.now);
-        if let Some(home) = &mut self.home {
-            home.poll(self.now);
-            self.server.poll(self.now);
-        }
-    }
-}
-
-fn target(connection: ConnectionId, credentials: Credentials<'_>) -> Target<'_> {
-    Target { connection, credentials, timeout: Duration::from_secs(1) }
-}
-
-/// What is behind the `+` of a kind.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
-    Plain,
-    Carried,
-    Second,
-    Recorded,
-    Both,
-}
-
-impl Way {
-    fn of(kind: &str) -> Way {
-        match kind.split_once('+') {
-            Some((_, "carried")) => Way::Carried,
-            Some((_, "second")) => Way::Second,
-            Some((_, "recorded")) => Way::Recorded,
-            Some((_, "both")) => Way::Both,
-            _ => Way::Plain,
-        }
-    }
-}
-
-/// Calls that are counted, outstanding at once, the time between turns, and connections that carry none.
-#[derive(Clone, Copy)]
-struct Load {
-    count: u64,
-    depth: u64,
-    pause: Duration,
-    way: Way,
-    idle: u32,
-}
 
 fn main() -> Result<()> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -386,14 +233,6 @@ fn calls<P: Provider>(mut providers: [P; 3], address: &str, load: Load, mut kind
     Ok(())
 }
 
-/// Says how much of the processor's time, in nanoseconds at either end, a Call took.
-fn say(counted: u64, passes: u64, used: [u64; 2]) {
-    let [client, server] = used.map(|used| used / counted.max(1));
-    println!(
-        "{counted} Calls in {passes} passes; processor time of one: client {client} ns, server {server} ns"
-    );
-}
-
 /// Connects, and waits until that is done: a device takes its time.
 fn connect<P: Provider, S: Services>(
     client: &mut Engine<P, ()>,
@@ -417,21 +256,6 @@ fn wait(time: Duration) {
     if !time.is_zero() {
         thread::sleep(time);
     }
-}
-
-/// Nanoseconds that this thread has had a processor, in the kernel too: what others use meanwhile does not count.
-fn thread_time() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes, for as long as the call takes.
-    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    assert_eq!(status, 0, "the clock of a thread that runs");
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// Does nothing: callgrind sets its counters to zero here.
-#[inline(never)]
-fn counted_from_here() {
-    hint::black_box(());
 }
 
 /// A pass of the Requester: what was answered, and new Calls in its place.

@@ -9,8 +9,8 @@ use stag_fabric::{Provider, Shm, ShmConfig};
 use stag_rpc::{Engine, EngineConfig, Memory};
 use stag_runtime::{Clock, Poller};
 
-use crate::nothing::{Nothing, PROGRAM};
-use crate::{Load, PAYLOAD_LEN, WARM_UP, counted_from_here, say, thread_time};
+use crate::kinds::nothing::{Nothing, PROGRAM};
+use crate::load::{Load, PAYLOAD_LEN, WARM_UP, counted_from_here, say, thread_time};
 
 /// Octets of a Call with its record mark, and of its Reply.
 const CALL_LEN: usize = 44;
