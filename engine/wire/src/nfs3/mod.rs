@@ -36,15 +36,6 @@ pub use value::*;
 pub const PROGRAM: u32 = 100_003;
 /// The version spoken here.
 pub const VERSION: u32 = 3;
-
-/// Longest file handle, in bytes (NFS3_FHSIZE).
-pub const HANDLE_LEN_MAX: u32 = 64;
-/// Longest name of a directory entry that our server takes, in bytes.
-pub const NAME_LEN_MAX: u32 = 255;
-/// Longest path of a symbolic link that our server takes, in bytes: as long as Linux makes them.
-pub const PATH_LEN_MAX: u32 = 4095;
-/// Longest name or path that is parsed at all, in bytes. RFC 1813 sets no limit; XDR-f wants one.
-pub const STRING_LEN_CAP: u32 = 4096;
 /// Length of the verifiers of WRITE, COMMIT, CREATE and READDIR, in bytes.
 pub const VERIFIER_LEN: usize = 8;
 

@@ -3,8 +3,17 @@
 
 use core::fmt;
 
-use super::{HANDLE_LEN_MAX, NAME_LEN_MAX, PATH_LEN_MAX, STRING_LEN_CAP, Status};
+use super::status::Status;
 use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
+
+/// Longest file handle, in bytes (NFS3_FHSIZE).
+pub const HANDLE_LEN_MAX: u32 = 64;
+/// Longest name of a directory entry that our server takes, in bytes.
+pub const NAME_LEN_MAX: u32 = 255;
+/// Longest path of a symbolic link that our server takes, in bytes: as long as Linux makes them.
+pub const PATH_LEN_MAX: u32 = 4095;
+/// Longest name or path that is parsed at all, in bytes. RFC 1813 sets no limit; XDR-f wants one.
+pub const STRING_LEN_CAP: u32 = 4096;
 
 /// Declares structs whose XDR form is their fields in order.
 macro_rules! records {
