@@ -33,11 +33,13 @@
 //! every message, dropped ones too, the Receive it took is posted again.
 
 use stag_wire::rpcrdma::{
-    Direction, Emitter, ErrorBody, Header, HeaderLists, MessageKind, MessageProcedure, ReadSegment, Segment,
-    VERSION, emit_plain, header_len,
+    Direction, Emitter, ErrorBody, Header, HeaderLists, MessageKind, MessageProcedure, Segment, VERSION,
+    emit_plain, header_len,
 };
 use stag_wire::xdr::Overflow;
 
+mod call;
+mod chunk_lists;
 mod interruption;
 mod pulling;
 mod received;
@@ -50,12 +52,14 @@ use crate::credits::Window;
 pub use crate::offer::Violation;
 use crate::offer::{HANDLES_MAX, Offer, Offers, TooMany};
 use crate::parameters::Parameters;
-use crate::plain;
 pub use crate::plan::{CallForm, PlanError, Shape};
-pub use pulling::{ExposedReply, Pulled};
+pub use call::{ExposedMemory, RequesterCallId};
+pub use chunk_lists::ChunkLists;
+use chunk_lists::single_chunk;
 use received::Writes;
 pub use received::{
-    AnsweredCall, CallFailure, DroppedReply, EndedCall, ReplyPayload, RequesterMisuse, RequesterReceived,
+    AnsweredCall, CallFailure, DroppedReply, EndedCall, ExposedReply, Pulled, ReplyPayload, RequesterMisuse,
+    RequesterReceived,
 };
 pub use short::ShortReply;
 pub use version2::{GroupCall, LoneReply, LoneRequest, Requester2, RequesterEvent2};
@@ -81,66 +85,6 @@ impl RequesterConfig {
     #[must_use]
     pub fn new(slots: u32, parameters: Parameters, xid_seed: u32) -> RequesterConfig {
         RequesterConfig { slots, parameters, credits_requested: slots, segments_max: 64, xid_seed }
-    }
-}
-
-/// Names one Call of one Requester. A stale one is recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RequesterCallId {
-    xid: u32,
-    index: u32,
-}
-
-impl RequesterCallId {
-    /// The Call's xid, to put first in its Payload stream too (8166-4.2.1-a).
-    #[inline]
-    #[must_use]
-    pub fn xid(self) -> u32 {
-        self.xid
-    }
-
-    /// Its slot: small and dense, so that the driver can index an array with it.
-    #[inline]
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.index as usize
-    }
-
-    /// Whether `payload`, a Payload stream pulled out of a Reply chunk, is this Call's Reply: it starts
-    /// with the xid and msg_type REPLY. For inline Replies this was checked already.
-    #[inline]
-    #[must_use]
-    pub fn is_reply(self, payload: &[u8]) -> bool {
-        plain::start(payload) == Some((self.xid, plain::REPLY))
-    }
-}
-
-/// Whether the peer may still touch memory that a Call exposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum ExposedMemory {
-    /// It may: drain [`Requester::poll_fence`], and wait for the fences.
-    Exposed,
-    /// It cannot: the Call's memory may be handed back.
-    Safe,
-}
-
-/// The chunk lists of a Call, each segment as the fabric exposed it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct ChunkLists<'a> {
-    /// Read segments; those of one chunk share a Position, those of a Long Call's Payload stream have
-    /// Position 0. Written in ascending order of Position, whatever the order here (8166-X-9).
-    pub reads: &'a [ReadSegment],
-    /// Write chunks in the order of the results that they are for; an empty slice is an empty chunk.
-    pub writes: &'a [&'a [Segment]],
-    /// The Reply chunk.
-    pub reply: Option<&'a [Segment]>,
-}
-
-impl ChunkLists<'_> {
-    #[inline]
-    fn is_empty(&self) -> bool {
-        self.reads.is_empty() && self.writes.is_empty() && self.reply.is_none()
     }
 }
 
@@ -335,7 +279,7 @@ impl Requester {
         let len = if lists.is_empty() && !form.long && !form.reply_chunk {
             let len = out.len();
             len - emit_plain(out, call.xid, credits)?.len()
-        } else if let Some(single) = short::single_chunk(form, lists) {
+        } else if let Some(single) = single_chunk(form, lists) {
             self.emit_single(call, single, credits, out)?
         } else {
             self.emit_chunks(call, form, lists, credits, out)?

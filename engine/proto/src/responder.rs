@@ -34,7 +34,7 @@ mod version2;
 
 use stag_wire::rpcrdma::{
     Answer, Direction, ERR_VERS_LEN, Emitter, Fixed, HEADER_LEN_MIN, Header, HeaderError, HeaderLists,
-    Layout, MessageKind, MessageProcedure, SINGLE_LEN, Single, SingleChunk, VERSION, emit_err_chunk,
+    Layout, MessageKind, MessageProcedure, SINGLE_LEN, Segment, Single, SingleChunk, VERSION, emit_err_chunk,
     emit_err_vers, emit_plain, header_len,
 };
 use stag_wire::rpcrdma2::{self, Error2};
@@ -45,9 +45,8 @@ use crate::parameters::Parameters;
 use crate::plain;
 use crate::reads;
 pub use crate::reads::{ChunkError, ChunkLimits};
-use at_once::emit_written;
 use call::Chunks;
-pub use call::{CallPayload, ReceivedCall};
+pub use call::{CallPayload, ReceivedCall, ResponderCallId};
 pub use exposing::ExposedForm;
 pub use version2::{GroupPlan, GroupReply, LoneAnswer, LoneCall, Responder2, ResponderEvent2, is_version2};
 
@@ -70,22 +69,6 @@ impl ResponderConfig {
     #[must_use]
     pub fn new(slots: u32, parameters: Parameters, limits: ChunkLimits) -> ResponderConfig {
         ResponderConfig { slots, parameters, limits }
-    }
-}
-
-/// Names one Call of one Responder. A stale one is recognised, even when the peer used its xid again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ResponderCallId {
-    index: u32,
-    generation: u32,
-}
-
-impl ResponderCallId {
-    /// Its slot: small and dense, so that the driver can index an array with it.
-    #[inline]
-    #[must_use]
-    pub fn index(self) -> usize {
-        self.index as usize
     }
 }
 
@@ -768,4 +751,17 @@ fn echo_lists(
         emitter.echo_reply_chunk(chunk, if form.long { u64::from(form.payload_len) } else { 0 })?;
     }
     emitter.finish().map(|(len, _)| len)
+}
+
+/// Writes the header of a Reply that returns `segment`, the only one of the Call, with a result of `item` octets.
+#[inline(always)]
+fn emit_written(
+    out: &mut [u8],
+    xid: u32,
+    credits: u32,
+    segment: Segment,
+    item: u32,
+) -> Result<usize, Overflow> {
+    assert!(item <= segment.length, "the chunk holds the item, as planned");
+    Single::emit_write(out, xid, credits, Segment { length: item, ..segment }).map(|()| SINGLE_LEN)
 }

@@ -9,63 +9,14 @@
 //! Reads succeeded or failed (RR-4.1.2-a), and calls [`Requester::handle_pulled`]. If there is nothing to pull it only sends
 //! the RDMA_DONE ([`Pulled::Tell`]): the Responder's memory is exposed until then. An RDMA_DONE takes no credit (RR-P-8).
 
-use stag_wire::rpcrdma::{Done, Header, MessageProcedure, ReadList, WriteList};
+use stag_wire::rpcrdma::{Done, Header, MessageProcedure};
 use stag_wire::xdr::Overflow;
 
 use super::{
-    CallFailure, DroppedReply, EndedCall, ExposedMemory, Requester, RequesterCallId, RequesterReceived, State,
+    CallFailure, DroppedReply, EndedCall, ExposedMemory, ExposedReply, Pulled, Requester, RequesterCallId,
+    RequesterReceived, State,
 };
 use crate::offer::HANDLES_MAX;
-
-/// A Reply that the peer exposed.
-#[derive(Clone, Debug)]
-pub struct ExposedReply<'m> {
-    /// The xid, for the RDMA_DONE. It need not be one of a Call of ours.
-    pub xid: u32,
-    /// What to do.
-    pub pulled: Pulled,
-    reads: ReadList<'m>,
-    writes: WriteList<'m>,
-}
-
-/// What to do about a Reply that the peer exposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pulled {
-    /// Read the Payload stream, send RDMA_DONE, and say [`Requester::handle_pulled`].
-    Pull {
-        /// The Call that it answers.
-        call: RequesterCallId,
-        /// Octets of the Payload stream.
-        len: u32,
-        /// Whether the Call's memory must be fenced first.
-        memory: ExposedMemory,
-    },
-    /// Send RDMA_DONE: the Call failed, or was cancelled.
-    Tell {
-        /// The Call, which is over but for its fences; `None`: no Call has this xid (RR-4.1.3-c).
-        call: Option<RequesterCallId>,
-        /// Why it failed; `None` when it was cancelled.
-        failure: Option<CallFailure>,
-        /// Whether its memory must be fenced first.
-        memory: ExposedMemory,
-    },
-}
-
-impl<'m> ExposedReply<'m> {
-    /// Returns the segments of the Payload stream, in order.
-    #[inline]
-    #[must_use]
-    pub fn segments(&self) -> ReadList<'m> {
-        self.reads.clone()
-    }
-
-    /// Returns the octets in each Write chunk, as [`AnsweredCall::write_lens`](super::AnsweredCall::write_lens) does.
-    #[inline]
-    pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
-        // Checked against the offer, where a chunk of 4 GiB is refused.
-        self.writes.clone().map(|chunk| chunk.total_len() as u32)
-    }
-}
 
 impl Requester {
     /// Takes Replies that the peer exposes, of up to `len_max` octets each: both ends agreed on that (RR-P-2). 0: it takes none,

@@ -1,10 +1,11 @@
 //! The outcome of a received message, and of a Call.
 
-use stag_wire::rpcrdma::{HeaderError, WriteList};
+use stag_wire::rpcrdma::{HeaderError, ReadList, WriteList};
 use stag_wire::rpcrdma2::{Error2, GroupFault};
 
-use super::{ExposedMemory, ExposedReply, RequesterCallId, Violation};
+use super::call::{ExposedMemory, RequesterCallId};
 use crate::directions::ResultFault;
+use crate::offer::Violation;
 use crate::placement::PlacementError;
 
 /// What a received message meant to the Requester.
@@ -83,6 +84,56 @@ impl<'m> AnsweredCall<'m> {
         // Checked against the offer, where a chunk of 4 GiB is refused.
         let list = list.into_iter().flatten().map(|chunk| chunk.total_len() as u32);
         single.into_iter().chain(list)
+    }
+}
+
+/// A Reply that the peer exposed.
+#[derive(Clone, Debug)]
+pub struct ExposedReply<'m> {
+    /// The xid, for the RDMA_DONE. It need not be one of a Call of ours.
+    pub xid: u32,
+    /// What to do.
+    pub pulled: Pulled,
+    pub(super) reads: ReadList<'m>,
+    pub(super) writes: WriteList<'m>,
+}
+
+/// What to do about a Reply that the peer exposed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pulled {
+    /// Read the Payload stream, send RDMA_DONE, and say [`Requester::handle_pulled`](super::Requester::handle_pulled).
+    Pull {
+        /// The Call that it answers.
+        call: RequesterCallId,
+        /// Octets of the Payload stream.
+        len: u32,
+        /// Whether the Call's memory must be fenced first.
+        memory: ExposedMemory,
+    },
+    /// Send RDMA_DONE: the Call failed, or was cancelled.
+    Tell {
+        /// The Call, which is over but for its fences; `None`: no Call has this xid (RR-4.1.3-c).
+        call: Option<RequesterCallId>,
+        /// Why it failed; `None` when it was cancelled.
+        failure: Option<CallFailure>,
+        /// Whether its memory must be fenced first.
+        memory: ExposedMemory,
+    },
+}
+
+impl<'m> ExposedReply<'m> {
+    /// Returns the segments of the Payload stream, in order.
+    #[inline]
+    #[must_use]
+    pub fn segments(&self) -> ReadList<'m> {
+        self.reads.clone()
+    }
+
+    /// Returns the octets in each Write chunk, as [`AnsweredCall::write_lens`] does.
+    #[inline]
+    pub fn write_lens(&self) -> impl Iterator<Item = u32> + use<'m> {
+        // Checked against the offer, where a chunk of 4 GiB is refused.
+        self.writes.clone().map(|chunk| chunk.total_len() as u32)
     }
 }
 

@@ -5,10 +5,9 @@
 
 use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk};
 
-use super::{ChunkLists, EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
+use super::{EmitError, EndedCall, ExposedMemory, Requester, RequesterCallId, State};
 use crate::offer::Offer;
 use crate::plain;
-use crate::plan::CallForm;
 
 /// A Reply that is inline, and whose Write list has one chunk of one segment, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,21 +20,6 @@ pub struct ShortReply {
     pub written: Option<u32>,
     /// Whether the Call's memory must be fenced first. With [`ExposedMemory::Safe`] the Call is over.
     pub memory: ExposedMemory,
-}
-
-/// The only chunk of `lists`, if there is one as `form` says, and it has one segment.
-#[inline(always)]
-pub(super) fn single_chunk(form: &CallForm, lists: &ChunkLists<'_>) -> Option<SingleChunk> {
-    let is_planned = !form.long && !form.reply_chunk && form.header_len == const { SINGLE_LEN as u32 };
-    match (lists.reads, lists.writes, lists.reply) {
-        _ if !is_planned => None,
-        // Position 0 is a Long Call's.
-        ([read], [], None) if read.position != 0 && read.position.is_multiple_of(4) => {
-            Some(SingleChunk::Read(*read))
-        }
-        ([], [[segment]], None) => Some(SingleChunk::Write(*segment)),
-        _ => None,
-    }
 }
 
 impl Requester {

@@ -1,9 +1,8 @@
 //! Calls that are answered in one step, without a slot: those with one chunk of one segment, or none.
 
-use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Segment, Single, SingleChunk, emit_plain};
-use stag_wire::xdr::Overflow;
+use stag_wire::rpcrdma::{HEADER_LEN_MIN, SINGLE_LEN, Single, SingleChunk, emit_plain};
 
-use super::{Emitted, Lists, Responder, ResponderCallId};
+use super::{Emitted, Lists, Responder, ResponderCallId, emit_written};
 
 impl Responder {
     /// Whether a Call may be answered at once, with [`Responder::answer_plain`] or [`Responder::answer_single`]: it is none that is in
@@ -173,17 +172,4 @@ impl Responder {
         self.requested = requested.max(1);
         self.grant.answer_at_once(limit).expect("the peer has a credit for it")
     }
-}
-
-/// Writes the header of a Reply that returns `segment`, the only one of the Call, with a result of `item` octets.
-#[inline(always)]
-pub(super) fn emit_written(
-    out: &mut [u8],
-    xid: u32,
-    credits: u32,
-    segment: Segment,
-    item: u32,
-) -> Result<usize, Overflow> {
-    assert!(item <= segment.length, "the chunk holds the item, as planned");
-    Single::emit_write(out, xid, credits, Segment { length: item, ..segment }).map(|()| SINGLE_LEN)
 }

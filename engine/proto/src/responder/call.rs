@@ -4,8 +4,23 @@ use stag_wire::rpcrdma::{
     HEADER_LEN_MIN, Header, HeaderLists, ReadList, SINGLE_LEN, Segment, SingleChunk, WriteChunk, WriteList,
 };
 
-use super::ResponderCallId;
 use crate::reads::{self, ReadChunks};
+
+/// Names one Call of one Responder. A stale one is recognised, even when the peer used its xid again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ResponderCallId {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+impl ResponderCallId {
+    /// Its slot: small and dense, so that the driver can index an array with it.
+    #[inline]
+    #[must_use]
+    pub fn index(self) -> usize {
+        self.index as usize
+    }
+}
 
 /// A Call, as a view of its message. [`Responder::call`](super::Responder::call) makes it again from the kept message.
 #[derive(Clone, Copy, Debug)]
