@@ -95,7 +95,8 @@ offend "lacks #![forbid(unsafe_code)]" < <(
 grep -qE '^#!\[no_std\]|^#!\[cfg_attr\(not\(test\), no_std\)\]' engine/wire/src/lib.rs ||
     offend "lacks #![no_std]" <<<"engine/wire/src/lib.rs"
 
-# Arrows point down only: crate, colon, what it may depend on (engine/README.md). Tests may use more.
+# Arrows point down only: crate, colon, what it may depend on (engine/README.md). Tests may use more. Inside of a crate, files that
+# import each other in a circle are named in ci/circles.txt, and engine/testing/tests/circles finds all others.
 layers='
 engine/wire:
 engine/proto:       wire

@@ -21,6 +21,7 @@
 mod arguments;
 mod attributes;
 mod directory;
+mod outcome;
 mod results;
 mod status;
 pub(crate) mod value;
@@ -28,6 +29,7 @@ pub(crate) mod value;
 pub use arguments::*;
 pub use attributes::*;
 pub use directory::*;
+pub use outcome::*;
 pub use results::*;
 pub use status::*;
 pub use value::*;

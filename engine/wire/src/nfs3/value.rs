@@ -3,7 +3,6 @@
 
 use core::fmt;
 
-use super::status::Status;
 use crate::xdr::{Decode, Encode, Item, Overflow, Reader, Writer, XdrError};
 
 /// Longest file handle, in bytes (NFS3_FHSIZE).
@@ -190,7 +189,7 @@ opaques! {
 }
 
 impl Name<'_> {
-    /// Tells whether it is longer than [`NAME_LEN_MAX`]: the answer is [`Status::NameTooLong`].
+    /// Tells whether it is longer than [`NAME_LEN_MAX`]: the answer is [`Status::NameTooLong`](super::Status::NameTooLong).
     #[inline]
     #[must_use]
     pub const fn is_too_long(&self) -> bool {
@@ -250,53 +249,10 @@ impl fmt::Debug for Path<'_> {
 }
 
 impl Path<'_> {
-    /// Tells whether it is longer than [`PATH_LEN_MAX`]: the answer is [`Status::NameTooLong`].
+    /// Tells whether it is longer than [`PATH_LEN_MAX`]: the answer is [`Status::NameTooLong`](super::Status::NameTooLong).
     #[inline]
     #[must_use]
     pub fn is_too_long(&self) -> bool {
         self.0.len() > PATH_LEN_MAX as usize
-    }
-}
-
-/// The results of a procedure: its `resok` fields, or why there are none.
-pub type ProcedureResults<T, F> = Result<T, Failure<F>>;
-
-/// A failed procedure: the status, and the fields of its `resfail`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Failure<F> {
-    /// Why.
-    pub status: Status,
-    /// The attributes that come with the failure.
-    pub attributes: F,
-}
-
-const NFS3_OK: u32 = 0;
-
-impl<'a, T: Decode<'a>, F: Decode<'a>> Decode<'a> for ProcedureResults<T, F> {
-    #[inline]
-    fn decode(reader: &mut Reader<'a>) -> Result<Self, XdrError> {
-        match reader.u32()? {
-            NFS3_OK => reader.value().map(Ok),
-            number => {
-                let status = Status::from_number(number).ok_or(XdrError::BadDiscriminant(number))?;
-                Ok(Err(Failure { status, attributes: reader.value()? }))
-            }
-        }
-    }
-}
-
-impl<T: Encode, F: Encode> Encode for ProcedureResults<T, F> {
-    #[inline]
-    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), Overflow> {
-        match self {
-            Ok(fields) => {
-                writer.u32(NFS3_OK)?;
-                writer.value(fields)
-            }
-            Err(failure) => {
-                writer.value(&failure.status)?;
-                writer.value(&failure.attributes)
-            }
-        }
     }
 }
