@@ -27,7 +27,7 @@ impl fmt::Display for QueuePairId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(pub u32);
 
-/// Names a connection request that waits for [`Provider::accept`] or [`Provider::reject`].
+/// Names a connection request that waits for [`Provider::accept`](crate::Provider::accept) or [`Provider::reject`](crate::Provider::reject).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ConnectRequestId(pub u64);
 
@@ -82,7 +82,7 @@ pub struct QueuePairCapacity {
     pub send_len_max: u32,
     /// Largest message that this side receives, in bytes: every posted Receive has at least this capacity.
     pub receive_len_max: u32,
-    /// Targets of a [`ScatteredReceive`], at most [`Limits::receive_targets`]; 0: each Receive is one buffer.
+    /// Targets of a [`ScatteredReceive`](crate::ScatteredReceive), at most [`Limits::receive_targets`]; 0: each Receive is one buffer.
     pub receive_targets: u32,
 }
 
@@ -122,7 +122,7 @@ pub struct Limits {
     pub exposure: ExposureKind,
     /// Whether Receives that a queue pair has not used at its end stay for others: no completion gives them back.
     pub shared_receives: bool,
-    /// Targets of a [`ScatteredReceive`] at most; 0 where each Receive is one buffer.
+    /// Targets of a [`ScatteredReceive`](crate::ScatteredReceive) at most; 0 where each Receive is one buffer.
     pub receive_targets: u32,
     /// Octets of data up to which it costs less in a message than in memory that its receiver reads from: measured. 0: it always
     /// costs more.
@@ -213,7 +213,7 @@ pub enum Completed {
         buf: Buf,
         /// The handle of ours that the peer's Send invalidated. Its memory is in `exposed`.
         invalidated: Option<Handle>,
-        /// What [`Provider::expose`] took for `invalidated`.
+        /// What [`Provider::expose`](crate::Provider::expose) took for `invalidated`.
         exposed: Option<Exposed>,
     },
     /// A Send is done.
@@ -392,7 +392,7 @@ impl fmt::Display for Peer {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// Somebody wants to connect: answer with [`Provider::accept`] or [`Provider::reject`].
+    /// Somebody wants to connect: answer with [`Provider::accept`](crate::Provider::accept) or [`Provider::reject`](crate::Provider::reject).
     ConnectRequest {
         /// Where they came in.
         listener: ListenerId,
@@ -414,7 +414,7 @@ pub enum Event {
         peer: Peer,
     },
     /// The queue pair is gone. Comes after the last of its completions, and after the targets of each message were taken
-    /// ([`Provider::take_targets`]): by then every posted buffer (but of
+    /// ([`Provider::take_targets`](crate::Provider::take_targets)): by then every posted buffer (but of
     /// [`Limits::shared_receives`]) and every exposed one was given back, and the peer can no longer touch any (but with
     /// [`ExposureKind::Standing`]). The exception is memory that a peer does not let go of
     /// ([`ShmConfig::fence_timeout`](crate::ShmConfig::fence_timeout)): it is lost.

@@ -23,7 +23,7 @@
 //! for a whole protection domain, so each queue pair has one of its own; domains with the arenas registered in them are
 //! kept for later connections. An arena itself is never registered for a peer.
 //!
-//! [`ExposureKind::Standing`] is the exception, and has to be asked for: then arenas are registered for peers, a handle is
+//! [`ExposureKind::Standing`](crate::ExposureKind::Standing) is the exception, and has to be asked for: then arenas are registered for peers, a handle is
 //! the key of such a registration, and a fence only gives the memory back to its owner. It revokes nothing: the peer can use
 //! the handle until the domain is gone (8166-8.1 is broken knowingly). Exposures of one queue pair at one time need handles
 //! of their own, so the arenas are registered once for each concurrent exposure.
