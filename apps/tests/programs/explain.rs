@@ -119,10 +119,10 @@ fn every_error_of_rpc_over_rdma_has_an_entry() {
 #[test]
 fn every_error_of_ours_has_an_entry_and_no_entry_is_left_over() {
     for (path, name, kind) in [
-        ("fabric/src/provider.rs", "DisconnectReason", "stag-disconnect"),
-        ("fabric/src/provider.rs", "WorkError", "stag-work"),
-        ("fabric/src/provider.rs", "PostError", "stag-post"),
-        ("fabric/src/provider.rs", "FabricError", "stag-fabric"),
+        ("fabric/src/verb_types.rs", "DisconnectReason", "stag-disconnect"),
+        ("fabric/src/verb_types.rs", "WorkError", "stag-work"),
+        ("fabric/src/verb_types.rs", "PostError", "stag-post"),
+        ("fabric/src/verb_types.rs", "FabricError", "stag-fabric"),
         ("rpc/src/client/mod.rs", "CallError", "stag-call"),
         ("rpc/src/client/mod.rs", "CloseReason", "stag-close"),
         ("wire/src/rpcrdma/error.rs", "HeaderError", "rpcrdma-header"),
