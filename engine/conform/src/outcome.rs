@@ -1,19 +1,19 @@
-//! How a check ends: what came, what came instead, or why the check does not apply.
+//! How a check ends: it passes, it fails, or it does not apply, each with its explanation.
 
 /// Why a check ends early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The rule is broken: what came instead.
+    /// The peer broke the rule; the text says what it did.
     Fail(String),
-    /// The check does not apply, and why.
+    /// The check does not apply; the text says why.
     NotApplicable(String),
 }
 
-/// What came, or why there is no pass.
+/// What a check that passed saw, or why it did not pass.
 pub type CheckOutcome = Result<String, Stop>;
 
 impl Stop {
-    /// What came, or why the check does not apply.
+    /// What the peer did wrong, or why the check does not apply.
     #[must_use]
     pub fn why(self) -> String {
         match self {

@@ -10,13 +10,13 @@ pub(crate) trait Numbered {
     /// The number that its user knows it by.
     fn id(&self) -> QueuePairId;
 
-    /// Whether it waits for `ring_doorbells`.
-    fn is_dirty(&mut self) -> &mut bool;
+    /// The flag that it waits for `ring_doorbells`.
+    fn dirty_flag(&mut self) -> &mut bool;
 
     /// Something was posted: the next `ring_doorbells` has to come by.
     #[inline(always)]
     fn mark_dirty(&mut self, dirty: &mut Vec<u32>) {
-        if !std::mem::replace(self.is_dirty(), true) {
+        if !std::mem::replace(self.dirty_flag(), true) {
             dirty.push(self.id().index);
         }
     }
@@ -83,7 +83,7 @@ mod tests {
             self.0
         }
 
-        fn is_dirty(&mut self) -> &mut bool {
+        fn dirty_flag(&mut self) -> &mut bool {
             &mut self.1
         }
     }

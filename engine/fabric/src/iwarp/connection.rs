@@ -148,7 +148,7 @@ impl Numbered for QueuePair {
     }
 
     #[inline(always)]
-    fn is_dirty(&mut self) -> &mut bool {
+    fn dirty_flag(&mut self) -> &mut bool {
         &mut self.is_dirty
     }
 }
